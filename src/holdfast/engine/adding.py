@@ -1,0 +1,183 @@
+"""How rows come into a ledger: grouped into few statements, and told apart by their idempotency keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import datetime
+from typing import Any
+
+from psycopg import AsyncConnection, DataError, IntegrityError
+from psycopg.rows import dict_row
+
+from holdfast.engine import intake, reading
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.statements import PAYLOAD, Statements, array
+from holdfast.engine.values import Item, Receipt
+from holdfast.errors import IdempotencyConflict, InvalidInput
+
+Connection = AsyncConnection[Any]
+Columns = dict[str, Any]  # one row: column -> value
+Rows = Mapping[int, Columns]  # rows by their place in the caller's list
+Shape = tuple[tuple[str, ...], tuple[str, ...]]  # the columns filled, and those the payload is spread over
+Identity = tuple[str, ...]
+
+
+class Adder:
+    """Adds rows to one ledger. Items that fill the same columns go into one statement."""
+
+    def __init__(self, ledger: Ledger, statements: Statements) -> None:
+        self.ledger = ledger
+        self.sql = statements
+
+    async def copy(self, conn: Connection, items: Iterable[Item]) -> int:
+        """Writes items by COPY inside the caller's transaction."""
+        if self.ledger.journal:
+            raise InvalidInput(field="items", message=f"{self.ledger.name} has a journal: use enqueue_many")
+        groups: dict[tuple[str, ...], list[Columns]] = {}
+        for found in self.checked(items):
+            groups.setdefault(tuple(found), []).append(found)
+        for shape in groups:
+            reading.must_be_plain(self.ledger, shape)
+        async with conn.cursor() as cursor:
+            for shape, rows in groups.items():
+                columns = tuple(self._column(name) for name in shape)
+                async with cursor.copy(self.sql.copy(columns)) as copy:
+                    for row in rows:
+                        await copy.write_row(tuple(row.values()))
+        return sum(len(rows) for rows in groups.values())
+
+    def _column(self, name: str) -> str:
+        return str(self.ledger.payload) if name == PAYLOAD else name
+
+    def checked(self, items: Iterable[Item]) -> Iterable[Columns]:
+        for place, item in enumerate(items):
+            try:
+                yield intake.columns_of(self.ledger, item)
+            except InvalidInput as error:
+                raise InvalidInput(
+                    field=f"items[{place}].{error.field}", message=error.fields["message"]
+                ) from None
+
+    async def add(
+        self, conn: Connection, rows: list[Columns], by: str | None, now: datetime | None
+    ) -> list[Receipt]:
+        rule = self.ledger.idempotency
+        answers: dict[int, Receipt] = {}
+        waiting = dict(enumerate(rows))
+        groups = self._groups(waiting)
+        looks_up = rule is not None and rule.repeat != "touch"
+        scope: AbstractAsyncContextManager[Any] = (
+            conn.transaction() if looks_up or len(groups) > 1 else nullcontext()
+        )
+        async with scope:
+            # A row that stood in the way may be gone before we look at it: then the way is free, try again.
+            while waiting:
+                for shape, group in self._groups(waiting).items():
+                    answers |= await self._insert(conn, shape, group, by, now)
+                waiting = {place: row for place, row in waiting.items() if place not in answers}
+                answers |= self._repeats(rows, answers)
+                waiting = {place: row for place, row in waiting.items() if place not in answers}
+                if waiting and looks_up:
+                    answers |= await self._existing(conn, waiting)
+                    waiting = {place: row for place, row in waiting.items() if place not in answers}
+        return [answers[place] for place in range(len(rows))]
+
+    def _groups(self, rows: Rows) -> dict[Shape, dict[int, Columns]]:
+        """Rows that fill the same columns go into one statement; of those with one identity the first."""
+        groups: dict[Shape, dict[int, Columns]] = {}
+        seen: set[Identity] = set()
+        for place, row in rows.items():
+            identity = self._identity(row)
+            if identity is not None:
+                if identity in seen:
+                    continue
+                seen.add(identity)
+            shape: Shape = (tuple(row), intake.spread_of(self.ledger, row.get(PAYLOAD)))
+            groups.setdefault(shape, {})[place] = row
+        return groups
+
+    def _identity(self, row: Mapping[str, Any]) -> Identity | None:
+        rule = self.ledger.idempotency
+        if rule is None or row.get(rule.column) is None:
+            return None
+        return tuple(str(row.get(name)) for name in (*rule.scope, rule.column))
+
+    async def _insert(
+        self,
+        conn: Connection,
+        shape: Shape,
+        group: Rows,
+        by: str | None,
+        now: datetime | None,
+    ) -> dict[int, Receipt]:
+        columns, spread = shape
+        params: Columns = {
+            array(place): [row[name] for row in group.values()] for place, name in enumerate(columns)
+        }
+        params |= {"now": now, "detail": json.dumps({"by": by}) if by else None}
+        try:
+            async with conn.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(self.sql.enqueue(columns, spread), params)
+                found = await cursor.fetchall()
+        except (DataError, IntegrityError) as error:
+            raise reading.refused(error) from None
+        return self._receipts(group, found)
+
+    def _receipts(self, group: Rows, found: Sequence[Mapping[str, Any]]) -> dict[int, Receipt]:
+        key = self.ledger.key.column
+        by_identity = {self._found_identity(row): row["key"] for row in found}
+        if all(self._identity(row) is None for row in group.values()):
+            return {place: Receipt(answer["key"], True) for place, answer in zip(group, found, strict=True)}
+        receipts: dict[int, Receipt] = {}
+        for place, row in group.items():
+            answer = by_identity.get(self._identity(row) or ())
+            if answer is not None:
+                receipts[place] = Receipt(answer, key not in row or answer == row[key])
+        return receipts
+
+    def _found_identity(self, row: Mapping[str, Any]) -> Identity:
+        return tuple(str(value) for name, value in row.items() if name.startswith("unique_"))
+
+    def _repeats(self, rows: Sequence[Columns], answers: Mapping[int, Receipt]) -> dict[int, Receipt]:
+        """A key that came twice in one bulk: the later ones get the id of the first."""
+        firsts: dict[Identity, Receipt] = {}
+        repeats: dict[int, Receipt] = {}
+        for place, row in enumerate(rows):
+            identity = self._identity(row)
+            if identity is None:
+                continue
+            if place in answers:
+                firsts.setdefault(identity, answers[place])
+            elif identity in firsts:
+                repeats[place] = Receipt(firsts[identity].id, False)
+        return repeats
+
+    async def _existing(self, conn: Connection, waiting: Rows) -> dict[int, Receipt]:
+        rule = self.ledger.idempotency
+        assert rule
+        if rule.repeat == "ignore":
+            return {place: Receipt(None, False) for place in waiting}
+        columns = (*rule.scope, rule.column)
+        params = {
+            array(place): [row.get(name) for row in waiting.values()] for place, name in enumerate(columns)
+        }
+        async with conn.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(self.sql.existing(), params)
+            found = {self._found_identity(row): row for row in await cursor.fetchall()}
+        receipts: dict[int, Receipt] = {}
+        for place, row in waiting.items():
+            standing = found.get(self._identity(row) or ())
+            if standing is None:
+                continue
+            kind = row.get(self.ledger.kind) if self.ledger.kind else standing["kind"]
+            if rule.repeat == "refuse" or standing["kind"] != kind:
+                raise IdempotencyConflict(
+                    what=self.ledger.name,
+                    key=row[rule.column],
+                    id=standing["key"],
+                    detail=f"{standing['kind']}, {standing['state']}",
+                )
+            receipts[place] = Receipt(standing["key"], False)
+        return receipts

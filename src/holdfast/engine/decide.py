@@ -1,0 +1,113 @@
+"""The end of a run as a pure decision: outcome and row in, move out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.lifecycle import Verb
+from holdfast.engine.outcomes import Cancel, Crashed, Done, Ending, Fail, Retry, Snooze
+from holdfast.engine.values import Claimed, Fault, Move
+
+LOST = Fault(code="WORKER_LOST", message="worker lost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """How long to wait before the next run, in seconds.
+
+    jitter = "full": anything between 0 and the bound, so that many failures spread out; a number: the
+    bound, give or take that share of it.
+
+    >>> Backoff(jitter=0).delay(3)
+    8.0
+    """
+
+    base: float = 1.0
+    cap: float = 3600.0
+    factor: float = 2.0
+    jitter: Literal["full"] | float = "full"
+
+    def delay(self, exponent: int, draw: Callable[[], float] = random.random) -> float:
+        """The wait for the given exponent; `draw` gives a number in [0, 1)."""
+        bound = min(self.cap, self.base * self.factor ** min(exponent, 1000))
+        if self.jitter == "full":
+            return bound * draw()
+        return min(self.cap, bound * (1 + self.jitter * (2 * draw() - 1)))
+
+
+BACKOFF = Backoff()
+
+
+def decide(
+    ledger: Ledger,
+    claim: Claimed,
+    ending: Ending,
+    backoff: Backoff = BACKOFF,
+    draw: Callable[[], float] = random.random,
+) -> Move:
+    """What becomes of a claimed row whose run ended so."""
+    match ending:
+        case Done(result):
+            return Move(verb="finish", claim=claim, result=result)
+        case Snooze(seconds):
+            return _if_there(ledger, "snooze", claim, delay=max(0.0, seconds))
+        case Fail(reason, code, trace):
+            return Move(verb="reject", claim=claim, fault=Fault(code=code, message=reason, trace=trace))
+        case Cancel(reason):
+            fault = Fault(code="CANCELLED", message=reason)
+            allowed = claim.state in ledger.lifecycle.allowed("cancel")
+            return Move(verb="cancel" if allowed else "reject", claim=claim, fault=fault)
+        case Retry(reason, after, code):
+            fault = Fault(code=code, message=reason)
+            return _bad_run(ledger, claim, fault, after, backoff, draw)
+        case Crashed(code, message, trace):
+            fault = Fault(code=code, message=message, trace=trace)
+            return _bad_run(ledger, claim, fault, None, backoff, draw)
+        case _:
+            assert_never(ending)
+
+
+def decide_lost(ledger: Ledger, claim: Claimed) -> Move:
+    """What becomes of a row whose worker is gone. A run that had begun counts; one that had not does not."""
+    began = claim.state == ledger.lifecycle.running
+    ended = ledger.to("lose") in ledger.ends
+    last = began and not ended and ledger.attempts is not None and _last(ledger, claim)
+    verb: Verb = "exhaust" if last and ledger.lifecycle.of("exhaust") else "lose"
+    return Move(verb=verb, claim=claim, fault=LOST)
+
+
+def _last(ledger: Ledger, claim: Claimed) -> bool:
+    return ledger.at_limit(claim.attempts, claim.limit)
+
+
+def _bad_run(
+    ledger: Ledger,
+    claim: Claimed,
+    fault: Fault,
+    after: float | None,
+    backoff: Backoff,
+    draw: Callable[[], float],
+) -> Move:
+    if not ledger.lifecycle.of("retry"):
+        verb: Verb = "exhaust" if ledger.lifecycle.of("exhaust") else "reject"
+        return Move(verb=verb, claim=claim, fault=fault)
+    if _last(ledger, claim):
+        return Move(verb="exhaust", claim=claim, fault=fault)
+    delay = backoff.delay(_exponent(ledger, claim), draw) if after is None else max(0.0, after)
+    return Move(verb="retry", claim=claim, fault=fault, delay=delay)
+
+
+def _exponent(ledger: Ledger, claim: Claimed) -> int:
+    counts = ledger.attempts.counts if ledger.attempts else "runs"
+    return claim.attempts + 1 if counts == "runs" else claim.attempts
+
+
+def _if_there(ledger: Ledger, verb: Verb, claim: Claimed, *, delay: float) -> Move:
+    if ledger.lifecycle.of(verb):
+        return Move(verb=verb, claim=claim, delay=delay)
+    fault = Fault(code="NO_EDGE", message=f"the handler answered {verb}, which {ledger.name} does not have")
+    return Move(verb="reject", claim=claim, fault=fault)

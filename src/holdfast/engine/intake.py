@@ -1,0 +1,230 @@
+"""What may be enqueued: every field is checked here, before a statement is sent. Pure.
+
+A wrong item raises `InvalidInput`, which names the field and says what would be right. Texts that come
+from a failing run are the exception: they are cleaned and cut, never refused, so that a run can fail.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.ledger import CodeError, Errors, JsonError, Ledger, TextError, TraceError
+from holdfast.engine.statements import DELAY, PAYLOAD, RUN_AT
+from holdfast.engine.values import Fault, Item
+from holdfast.errors import InvalidInput
+
+INT4 = range(-(2**31), 2**31)
+MAX_PAYLOAD_BYTES = 1024 * 1024
+LONGEST_WAIT = 100 * 365 * 86400.0
+
+
+def columns_of(ledger: Ledger, item: Item) -> dict[str, Any]:
+    """The item as columns and their values; what is not given is left to the column's default."""
+    found: dict[str, Any] = {}
+    if ledger.key.make:
+        found[ledger.key.column] = ledger.key.make()
+    _kind(ledger, item, found)
+    _key(ledger, item, found)
+    _numbers(ledger, item, found)
+    _when(ledger, item, found)
+    _place(ledger, item, found)
+    if (body := payload_text(item.payload)) is not None:
+        if ledger.payload is None:
+            raise InvalidInput(field="payload", message=f"{ledger.name} has no payload: leave it out")
+        if not isinstance(ledger.payload, str):
+            spread_of(ledger, body)
+        found[PAYLOAD] = body
+    return found
+
+
+def spread_of(ledger: Ledger, body: str | None) -> tuple[str, ...]:
+    """The columns that a payload is spread over, where the ledger keeps it so; empty otherwise."""
+    if body is None or ledger.payload is None or isinstance(ledger.payload, str):
+        return ()
+    fields = json.loads(body)
+    if not isinstance(fields, dict):
+        raise InvalidInput(field="payload", message="must be an object: its fields are columns here")
+    names = tuple(str(name) for name in fields)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if unknown := [name for name in names if name not in ledger.payload]:
+        known = ", ".join(ledger.payload)
+        raise InvalidInput(field="payload", message=f"has no column for {unknown[0]!r}: columns are {known}")
+    return names
+
+
+def _kind(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
+    if ledger.kind is None:
+        if item.kind not in (None, ledger.name):
+            raise InvalidInput(field="kind", message=f"{ledger.name} has one kind only: leave it out")
+        return
+    if item.kind is None or not item.kind.strip():
+        raise InvalidInput(field=ledger.kind, message="must not be empty")
+    found[ledger.kind] = clean_text(ledger.kind, item.kind)
+
+
+def _key(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
+    if item.key is None:
+        return
+    if ledger.idempotency is None:
+        raise InvalidInput(field="key", message=f"{ledger.name} has no idempotency key")
+    if not item.key:
+        raise InvalidInput(field=ledger.idempotency.column, message="must not be empty: leave it out instead")
+    found[ledger.idempotency.column] = clean_text(ledger.idempotency.column, item.key)
+
+
+def _numbers(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
+    if item.priority is not None:
+        if ledger.priority is None:
+            raise InvalidInput(field="priority", message=f"{ledger.name} has no priority")
+        found[ledger.priority] = _int4(ledger.priority, item.priority)
+    if item.limit is not None:
+        column = ledger.attempts.limit if ledger.attempts else None
+        if not isinstance(column, str):
+            raise InvalidInput(field="limit", message=f"{ledger.name} has no limit of its own for each row")
+        if _int4(column, item.limit) < 0:
+            raise InvalidInput(field=column, message=f"must be 0 or more, not {item.limit}")
+        found[column] = item.limit
+
+
+def _int4(field: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(field=field, message=f"must be a whole number, not {value!r}")
+    if value not in INT4:
+        raise InvalidInput(
+            field=field, message=f"must lie between {INT4.start} and {INT4.stop - 1}, not {value}"
+        )
+    return value
+
+
+def _when(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
+    if item.delay is None and item.run_at is None:
+        return
+    if ledger.due is None:
+        raise InvalidInput(field="delay", message=f"{ledger.name} cannot wait: it has no due time")
+    if item.delay is not None and item.run_at is not None:
+        raise InvalidInput(field="delay", message="give delay or run_at, not both")
+    if item.delay is not None:
+        if not math.isfinite(item.delay) or not 0 <= item.delay <= LONGEST_WAIT:
+            raise InvalidInput(field="delay", message=f"must be 0 or more seconds, not {item.delay}")
+        if item.delay:
+            found[DELAY] = float(item.delay)
+    if item.run_at is not None:
+        found[RUN_AT] = aware("run_at", item.run_at)
+
+
+def aware(field: str, moment: datetime) -> datetime:
+    """The moment, if it has a zone: a time without one means nothing to a database."""
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise InvalidInput(field=field, message="must have a time zone, like 2030-01-31T12:00:00+00:00")
+    return moment
+
+
+def _place(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
+    if item.queue is not None:
+        if ledger.queue is None:
+            raise InvalidInput(field="queue", message=f"{ledger.name} has no queues")
+        if not item.queue.strip():
+            raise InvalidInput(field=ledger.queue, message="must not be empty")
+        found[ledger.queue] = clean_text(ledger.queue, item.queue)
+    if ledger.tenant is not None:
+        if item.tenant is None:
+            raise InvalidInput(field=ledger.tenant.name, message="must be given")
+        found[ledger.tenant.name] = item.tenant
+    elif item.tenant is not None:
+        raise InvalidInput(field="tenant", message=f"{ledger.name} has no tenants")
+    known = {extra.name for extra in ledger.extras}
+    for name, value in item.extras.items():
+        if name not in known:
+            raise InvalidInput(field=name, message=f"is not a column that {ledger.name} lets you fill")
+        if value is not None:
+            found[name] = value
+
+
+def clean_text(field: str, text: str) -> str:
+    """The text, if PostgreSQL can store it."""
+    if "\x00" in text:
+        raise InvalidInput(field=field, message="must not contain U+0000")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(field=field, message="must not contain half a surrogate pair") from None
+    return text
+
+
+def payload_text(payload: Any) -> str | None:
+    """The payload as JSON text, or None for none. Takes whatever msgspec can turn into JSON.
+
+    >>> payload_text({"to": "ana"})
+    '{"to":"ana"}'
+    """
+    if payload is None:
+        return None
+    try:
+        text = json.dumps(payload, default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(field="payload", message="must not contain half a surrogate pair") from None
+    except ValueError as error:
+        reason = "it has NaN or Infinity" if "JSON compliant" in str(error) else str(error)
+        raise InvalidInput(field="payload", message=f"is not JSON: {reason}") from None
+    except (TypeError, RecursionError) as error:
+        raise InvalidInput(field="payload", message=f"is not JSON: {error}") from None
+    if size > MAX_PAYLOAD_BYTES:
+        raise InvalidInput(
+            field="payload", message=f"has {size} bytes: at most {MAX_PAYLOAD_BYTES} are allowed"
+        )
+    if "\\u0000" in text and _has_nul(json.loads(text)):
+        raise InvalidInput(field="payload", message="must not contain U+0000: PostgreSQL cannot store it")
+    return text
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for: dataclasses, Structs, dates, UUIDs by msgspec, pydantic by itself."""
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if dump else msgspec.to_builtins(value)
+
+
+def _has_nul(value: Any) -> bool:
+    match value:
+        case str():
+            return "\x00" in value
+        case dict():
+            return any(_has_nul(k) or _has_nul(v) for k, v in value.items())  # pyright: ignore[reportUnknownVariableType]
+        case list():
+            return any(_has_nul(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return False
+
+
+def absorb(text: str, length: int | None = None) -> str:
+    """A text that must be stored whatever it holds: cleaned of what PostgreSQL refuses, cut in characters.
+
+    >>> absorb("a\\x00b\\ud800c", 3)
+    'a\\ufffdb'
+    """
+    clean = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    clean = clean.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return clean if length is None else clean[:length]
+
+
+def error_values(errors: Errors, fault: Fault | None) -> tuple[str | None, ...]:
+    """The fault as the values of the ledger's error columns, in the order of `error_columns`."""
+    match errors:
+        case TextError(length=length):
+            return (absorb(fault.message, length) if fault else None,)
+        case CodeError(code_length=code_length, message_length=message_length):
+            if fault is None:
+                return None, None
+            return absorb(fault.code, code_length), absorb(fault.message, message_length)
+        case JsonError():
+            if fault is None:
+                return (None,)
+            return (json.dumps({"code": absorb(fault.code), "message": absorb(fault.message)}),)
+        case TraceError():
+            if fault is None:
+                return None, None
+            return absorb(fault.message), absorb(fault.trace) if fault.trace else None

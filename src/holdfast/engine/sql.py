@@ -1,0 +1,249 @@
+"""The SQL of the engine, as text with holes. Read the filled-in form in tests/golden/.
+
+Habits that every statement keeps:
+- One reading of the clock for the whole statement, in the first CTE, in the ledger's own type of time. A
+  test lends its own clock as %(now)s. Nothing volatile stands inside an UPDATE.
+- Rows are picked in a MATERIALIZED CTE and joined to the UPDATE: a sub-select with LIMIT may be run again
+  by the planner and then claims more rows than it should.
+- State words are literals: with a parameter a generic plan cannot use a partial index.
+- A move names the key, the fence, the owner and the states that it may come from. Rows that do not match
+  stay as they are, and the statement answers with the keys of those that did.
+- The event of a move is written by the statement that moves.
+"""
+
+from typing import LiteralString
+
+CLAIM: LiteralString = """\
+with clock as materialized (
+    select {clock} as now
+),
+{lanes},
+picked as materialized (
+    select * from ({union}) as lane
+    order by {rank}
+    limit %(limit)s
+),
+moved as (
+    update {table} as t
+    set {sets}
+    from picked as m
+    where t.{key} = m.key
+    returning {returning}
+){journal}
+select {answer}
+from moved as t join picked as p on p.key = t.{key}
+order by {rank}
+"""
+
+# A claim must not wait for others and must not collide with the key locks of inserts that refer to the row.
+LANE: LiteralString = """\
+{name} as materialized (
+    select t.{key} as key, t.{state}::text as prev, {ranks}, (select now from clock) as now
+    from {table} as t
+    where {conditions}
+    order by {order}
+    limit %(limit)s
+    for no key update of t skip locked
+)"""
+
+# The same for a ledger with queues: one index search for each queue that the worker serves.
+LANE_BY_QUEUE: LiteralString = """\
+{name} as materialized (
+    select lane.*
+    from unnest(%(queues)s::text[]) as q (name), lateral (
+        select t.{key} as key, t.{state}::text as prev, {ranks}, (select now from clock) as now
+        from {table} as t
+        where t.{queue} = q.name and {conditions}
+        order by {order}
+        limit %(limit)s
+        for no key update of t skip locked
+    ) as lane
+)"""
+
+# A verb with one state to come from: the row tells nothing that we do not know already.
+MOVE: LiteralString = """\
+with clock as materialized (
+    select {clock} as now
+),
+moves as materialized (
+    select m.*, {prev} as prev, clock.now, {due} as due
+    from clock, unnest({arrays}) as m ({names})
+),
+moved as (
+    update {table} as t
+    set {sets}
+    from moves as m
+    where t.{key} = m.key and {guard} and t.{state} in ({states})
+    returning {returning}
+){journal}
+select t.{key} as key from moved as t
+"""
+
+# A verb with several states to come from: lock first, in the order of the keys, to learn which one it is.
+MOVE_LOCKED: LiteralString = """\
+with clock as materialized (
+    select {clock} as now
+),
+asked as materialized (
+    select m.*, clock.now, {due} as due
+    from clock, unnest({arrays}) as m ({names})
+),
+moves as materialized (
+    select m.*, t.{state}::text as prev
+    from {table} as t join asked as m on t.{key} = m.key
+    where {guard} and t.{state} in ({states})
+    order by t.{key}
+    for no key update of t
+),
+moved as (
+    update {table} as t
+    set {sets}
+    from moves as m
+    where t.{key} = m.key
+    returning {returning}
+){journal}
+select t.{key} as key from moved as t
+"""
+
+# One event for each hop: `hops` lists, for every state a row may come from, the stations that it passes.
+JOURNAL: LiteralString = """,
+hops (start, step, prev, next) as (
+    values {hops}
+),
+told as (
+    insert into {journal} ({row}, {at}, {prev}, {next}, {detail})
+    select t.{key}, m.now, h.prev, h.next,
+        jsonb_strip_nulls(jsonb_build_object({facts})) || coalesce({extra}, '{{}}')
+    from moved as t
+    join {source} as m on m.key = t.{key}
+    join hops as h on h.start is not distinct from m.prev
+    order by t.{key}, h.step
+)"""
+
+# The event of a new row. One caller, one detail for the whole bulk.
+JOURNAL_NEW: LiteralString = """,
+hops (step, prev, next) as (
+    values {hops}
+),
+told as (
+    insert into {journal} ({row}, {at}, {prev}, {next}, {detail})
+    select t.{key}, clock.now, h.prev, h.next,
+        jsonb_strip_nulls(jsonb_build_object({facts})) || coalesce(%(detail)s::jsonb, '{{}}')
+    from clock, moved as t, hops as h
+    order by t.{key}, h.step
+)"""
+
+ENQUEUE: LiteralString = """\
+with clock as materialized (
+    select {clock} as now
+),
+items as materialized (
+    select i.*, clock.now as "+now"
+    from clock, unnest({arrays}) with ordinality as i ({names}, "+place")
+),
+moved as (
+    insert into {table} as t ({columns})
+    select {values} from items as i
+    order by i."+place"{conflict}
+    returning {returning}
+){journal}
+select t.*, bell.rung from moved as t, (select pg_notify({channel}, '') as rung) as bell
+"""
+
+TOUCH: LiteralString = """
+    on conflict ({target}) do update set {updated} = excluded.{updated}"""
+
+NOTHING: LiteralString = """
+    on conflict ({target}){predicate} do nothing"""
+
+# The rows that stood in the way of an enqueue.
+EXISTING: LiteralString = """\
+select {returning}, t.{state}::text as state, {kind} as kind
+from {table} as t
+join unnest({arrays}) as i ({names}) on {match}
+where {predicate}
+"""
+
+COPY: LiteralString = "copy {table} ({columns}) from stdin"
+
+RING: LiteralString = "select pg_notify(%(channel)s, '')"
+
+# Which of these claims still hold? A look only, for a lease that lives in the worker's own row.
+STILL_HELD: LiteralString = """\
+select t.{key} as key
+from {table} as t join unnest({arrays}) as m ({names}) on t.{key} = m.key
+where {guard} and t.{state} in ({states})
+"""
+
+# The same as a write, for a lease that lives in the row.
+RENEW: LiteralString = """\
+with clock as materialized (
+    select {clock} as now
+),
+moves as materialized (
+    select m.*, clock.now from clock, unnest({arrays}) as m ({names})
+)
+update {table} as t
+set {lease} = m.now
+from moves as m
+where t.{key} = m.key and {guard} and t.{state} in ({states})
+returning t.{key} as key
+"""
+
+# Rows whose worker is known to be gone.
+HELD_BY: LiteralString = """\
+select {answer}
+from {table} as t
+where t.{state} in ({states}) and {holder} = any(%(owners)s::text[])
+order by t.{key}
+for no key update of t
+"""
+
+# Rows that a worker nobody knows took long ago, and rows that stand as taken without naming anybody.
+ORPHANS: LiteralString = """\
+select {answer}
+from {table} as t
+where t.{state} in ({states})
+    and (
+        t.{owner} is not null and {holder} <> all(%(alive)s::text[])
+            and {since} < {clock_minus_orphaned}
+        or t.{owner} is null and {since} < {clock_minus_nameless}
+    )
+order by t.{key}
+limit %(limit)s
+for no key update of t skip locked
+"""
+
+# Rows whose own lease has run out.
+EXPIRED: LiteralString = """\
+select {answer}
+from {table} as t
+where t.{state} in ({states}) and (t.{lease} is null or t.{lease} < {clock_minus_lease})
+order by t.{key}
+limit %(limit)s
+for no key update of t skip locked
+"""
+
+ROWS: LiteralString = """\
+select {row}
+from {table} as t
+where {conditions}
+order by {order}
+limit %(limit)s
+"""
+
+KEYS: LiteralString = """\
+select t.{key} as key
+from {table} as t
+where {conditions}
+order by t.{key}
+limit %(limit)s
+"""
+
+COUNTS: LiteralString = """\
+select t.{state}::text as state, {kind} as kind, count(*) as rows
+from {table} as t
+where {conditions}
+group by 1, 2
+order by 1, 2
+"""

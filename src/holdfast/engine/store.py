@@ -1,0 +1,331 @@
+"""The one door to a ledger's table. Every verb takes a connection and never opens one.
+
+So enqueueing inside the caller's own transaction costs nothing, and a worker may put the finish of one
+batch and the claim of the next into one commit. Times come from the database; tests lend a clock by `now`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from psycopg import AsyncConnection
+from psycopg.rows import class_row, dict_row
+
+from holdfast.engine import intake, reading, sql
+from holdfast.engine.adding import Adder
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.lifecycle import Verb
+from holdfast.engine.statements import Statements, array
+from holdfast.engine.values import Claimed, Count, Fault, Filter, Item, Move, Page, Receipt, Row
+from holdfast.errors import ClaimLost, IllegalEdge, InvalidInput, NotFound
+
+Connection = AsyncConnection[Any]
+
+_claims = itertools.count(1)  # makes the owner token of each claim of this process its own
+WAKING: tuple[Verb, ...] = ("release", "lose", "requeue")
+BATCH = 1000
+
+
+class Store:
+    """A ledger and the verbs that may be said about its rows."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.sql = Statements(ledger)
+        self.adder = Adder(ledger, self.sql)
+
+    # -- enqueue -------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self, conn: Connection, item: Item, *, by: str | None = None, now: datetime | None = None
+    ) -> Receipt:
+        """Adds one row, or answers with the row that has its key already."""
+        (receipt,) = await self.adder.add(conn, [intake.columns_of(self.ledger, item)], by, now)
+        return receipt
+
+    async def enqueue_many(
+        self, conn: Connection, items: Iterable[Item], *, by: str | None = None, now: datetime | None = None
+    ) -> list[Receipt]:
+        """Adds all items or none, and answers in their order. A key that comes twice is one row."""
+        return await self.adder.add(conn, list(self.adder.checked(items)), by, now)
+
+    async def copy(self, conn: Connection, items: Iterable[Item]) -> int:
+        """Adds very many rows by COPY, all or none, and answers how many. For items without a key."""
+        async with conn.transaction():
+            count = await self.adder.copy(conn, items)
+            await self.ring(conn)
+        return count
+
+    async def ring(self, conn: Connection, channel: str | None = None) -> None:
+        """Rings the doorbell; it sounds when the transaction commits, once however often it was rung."""
+        await conn.execute(sql.RING, {"channel": channel or self.ledger.channel})
+
+    # -- the worker's verbs --------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        conn: Connection,
+        owner: str,
+        limit: int,
+        *,
+        kinds: Sequence[str] | None = None,
+        queues: Sequence[str] = ("default",),
+        now: datetime | None = None,
+    ) -> list[Claimed]:
+        """Takes up to `limit` rows for `owner`, the best first."""
+        token = owner if self.ledger.fence else f"{owner}/{next(_claims)}"
+        params = {
+            "owner": token,
+            "limit": limit,
+            "kinds": None if kinds is None else list(kinds),
+            "queues": list(queues),
+            "detail": json.dumps({"worker": owner}),
+            "now": now,
+        }
+        async with conn.cursor(row_factory=class_row(Claimed)) as cursor:
+            await cursor.execute(self.sql.claim, params)
+            return await cursor.fetchall()
+
+    async def start(
+        self, conn: Connection, claims: Sequence[Claimed], *, now: datetime | None = None
+    ) -> list[Claimed]:
+        """Marks rows whose handlers are about to be called; answers with those that are still ours.
+
+        Where the ledger has no `start` edge a claim is a start, and nothing is written.
+        """
+        if "start" not in self.sql.moves:
+            return list(claims)
+        moved = await self._say(conn, "start", [Move(verb="start", claim=claim) for claim in claims], now)
+        return [replace(claim, state=self.ledger.to("start")) for claim in claims if claim.id in moved]
+
+    async def move(
+        self, conn: Connection, moves: Sequence[Move], *, now: datetime | None = None
+    ) -> frozenset[Any]:
+        """Writes the ends of some runs; answers with the keys of the rows that were still ours.
+
+        Each row is judged alone: one whose claim is lost stays as it is and does not spoil the others.
+        """
+        moved: set[Any] = set()
+        verbs: dict[Verb, list[Move]] = {}
+        for one in moves:
+            verbs.setdefault(one.verb, []).append(one)
+        for verb, group in verbs.items():
+            if verb in self.sql.moves:
+                moved |= await self._say(conn, verb, group, now)
+        if any(verb in WAKING for verb in verbs) and moved:
+            await self.ring(conn)
+        return frozenset(moved)
+
+    async def move_one(self, conn: Connection, move: Move, *, now: datetime | None = None) -> None:
+        """Writes the end of one run, or raises `ClaimLost`."""
+        if not await self.move(conn, [move], now=now):
+            raise ClaimLost(what=self.ledger.name, id=move.claim.id, fence=move.claim.fence)
+
+    async def _say(
+        self, conn: Connection, verb: Verb, moves: Sequence[Move], now: datetime | None
+    ) -> set[Any]:
+        types = self.sql.move_types(verb, fenced=True)
+        rows = [self._move_values(move) for move in moves]
+        params: dict[str, Any] = {array(n): [row[name] for row in rows] for n, name in enumerate(types)}
+        return await self._keys(conn, self.sql.moves[verb], params | {"now": now})
+
+    def _move_values(self, move: Move) -> dict[str, Any]:
+        claim = move.claim
+        values: dict[str, Any] = {"key": claim.id, "owner": claim.owner, "fence": claim.fence}
+        values["delay"] = move.delay
+        if self.ledger.errors:
+            errors = intake.error_values(self.ledger.errors, move.fault)
+            values |= {f"error_{place}": value for place, value in enumerate(errors)}
+        if self.ledger.journal:
+            values["detail"] = json.dumps(reading.detail(move, claim.owner))
+        return values
+
+    async def _keys(self, conn: Connection, query: bytes, params: Mapping[str, Any]) -> set[Any]:
+        async with conn.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(query, params)
+            return {row["key"] for row in await cursor.fetchall()}
+
+    async def heartbeat(
+        self, conn: Connection, claims: Sequence[Claimed], *, now: datetime | None = None
+    ) -> frozenset[Any]:
+        """The keys of those claims that still hold. Renews them where the lease lives in the row."""
+        return frozenset(await self._keys(conn, self.sql.still_held, self._guards(claims) | {"now": now}))
+
+    def _guards(self, claims: Sequence[Claimed]) -> dict[str, Any]:
+        columns = [[c.id for c in claims], [c.owner for c in claims], [c.fence for c in claims]]
+        return {array(place): column for place, column in enumerate(columns)}
+
+    async def progress(
+        self,
+        conn: Connection,
+        claim: Claimed,
+        percent: float | None = None,
+        stage: str | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> None:
+        """Tells how far a run has come, as an event; without a journal only checks that the claim holds."""
+        if percent is not None and not 0 <= percent <= 100:
+            raise InvalidInput(field="percent", message=f"must lie between 0 and 100, not {percent}")
+        if self.sql.progress is None:
+            held = await self.heartbeat(conn, [claim], now=now)
+        else:
+            told = {"worker": claim.owner, "progress": percent, "stage": stage and intake.absorb(stage)}
+            told = {name: value for name, value in told.items() if value is not None}
+            place = 3 if self.ledger.fence else 2
+            params = self._guards([claim]) | {array(place): [json.dumps(told)], "now": now}
+            held = await self._keys(conn, self.sql.progress, params)
+        if claim.id not in held:
+            raise ClaimLost(what=self.ledger.name, id=claim.id, fence=claim.fence)
+
+    # -- recovery ------------------------------------------------------------------------------------
+
+    async def held_by(
+        self, conn: Connection, owners: Sequence[str], *, now: datetime | None = None
+    ) -> list[Claimed]:
+        """The rows that these workers hold, locked."""
+        return await self._claims_of(conn, self.sql.held_by, {"owners": list(owners), "now": now})
+
+    async def orphans(
+        self,
+        conn: Connection,
+        alive: Sequence[str],
+        *,
+        orphaned: float,
+        nameless: float,
+        now: datetime | None = None,
+    ) -> list[Claimed]:
+        """Rows held for `orphaned` seconds by nobody we know, or for `nameless` seconds by nobody at all."""
+        params = {
+            "alive": list(alive),
+            "orphaned": orphaned,
+            "nameless": nameless,
+            "limit": BATCH,
+            "now": now,
+        }
+        return await self._claims_of(conn, self.sql.orphans, params)
+
+    async def expired(self, conn: Connection, *, now: datetime | None = None) -> list[Claimed]:
+        """Rows whose own lease has run out; none where the lease is the worker's."""
+        if self.ledger.lease is None:
+            return []
+        return await self._claims_of(conn, self.sql.expired, {"limit": BATCH, "now": now})
+
+    async def _claims_of(self, conn: Connection, query: bytes, params: Mapping[str, Any]) -> list[Claimed]:
+        async with conn.cursor(row_factory=class_row(Claimed)) as cursor:
+            await cursor.execute(query, params)
+            return await cursor.fetchall()
+
+    # -- people --------------------------------------------------------------------------------------
+
+    async def cancel(
+        self, conn: Connection, id: Any, *, by: str | None = None, now: datetime | None = None
+    ) -> None:
+        """Calls a row off, at once, whoever holds it; a running handler is told."""
+        await self._order_one(conn, "cancel", id, by, now)
+
+    async def requeue(
+        self, conn: Connection, id: Any, *, by: str | None = None, now: datetime | None = None
+    ) -> None:
+        """Lets a row that ended badly run again, with all its attempts."""
+        await self._order_one(conn, "requeue", id, by, now)
+
+    async def cancel_where(
+        self, conn: Connection, which: Filter, *, by: str | None = None, now: datetime | None = None
+    ) -> int:
+        """Calls off every row that the filter means and whose state allows it; answers how many."""
+        return await self._order_where(conn, "cancel", which, by, now)
+
+    async def requeue_where(
+        self, conn: Connection, which: Filter, *, by: str | None = None, now: datetime | None = None
+    ) -> int:
+        """Lets every row that the filter means and whose state allows it run again; answers how many."""
+        return await self._order_where(conn, "requeue", which, by, now)
+
+    async def _order_one(
+        self, conn: Connection, verb: Verb, id: Any, by: str | None, now: datetime | None
+    ) -> None:
+        key = reading.key_of(self.ledger, id)
+        if not await self._order(conn, verb, [key], by, now):
+            row = await self.get(conn, key)
+            allowed = ", ".join(self.ledger.lifecycle.allowed(verb)) or "no state"
+            raise IllegalEdge(verb=verb, what=self.ledger.name, id=row.id, state=row.state, allowed=allowed)
+
+    async def _order_where(
+        self, conn: Connection, verb: Verb, which: Filter, by: str | None, now: datetime | None
+    ) -> int:
+        allowed = self.ledger.lifecycle.allowed(verb)
+        states = tuple(state for state in which.states or allowed if state in allowed)
+        if not states:
+            return 0
+        shape, params = reading.conditions(self.ledger, replace(which, states=states))
+        done, after = 0, None
+        while True:
+            more = ("after_key",) if after is not None else ()
+            query = self.sql.keys((*shape, *more))
+            keys = sorted(await self._keys(conn, query, params | {"after_key": after, "limit": BATCH}))
+            if not keys:
+                return done
+            done += len(await self._order(conn, verb, keys, by, now))
+            after = keys[-1]
+
+    async def _order(
+        self, conn: Connection, verb: Verb, keys: Sequence[Any], by: str | None, now: datetime | None
+    ) -> set[Any]:
+        if verb not in self.sql.orders:
+            return set()
+        fault = Fault(code="CANCELLED", message=self.ledger.cancelled_text or "")
+        values: dict[str, Any] = {"detail": json.dumps({"by": by} if by else {})}
+        if self.ledger.errors:
+            errors = intake.error_values(self.ledger.errors, fault)
+            values |= {f"error_{place}": value for place, value in enumerate(errors)}
+        types = self.sql.move_types(verb, fenced=False)
+        params: dict[str, Any] = {
+            array(place): list(keys) if name == "key" else [values[name]] * len(keys)
+            for place, name in enumerate(types)
+        }
+        async with conn.transaction():
+            moved = await self._keys(conn, self.sql.orders[verb], params | {"now": now})
+            if moved:
+                await self.ring(conn, self.ledger.cancel_channel if verb == "cancel" else None)
+        return moved
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    async def get(self, conn: Connection, id: Any) -> Row:
+        """One row, or `NotFound`."""
+        key = reading.key_of(self.ledger, id)
+        rows = await self._rows(conn, ("id",), {"id": key, "limit": 1})
+        if not rows:
+            raise NotFound(what=self.ledger.name, id=key)
+        return rows[0]
+
+    async def find(
+        self, conn: Connection, which: Filter | None = None, *, limit: int = 50, cursor: str | None = None
+    ) -> Page:
+        """A page of rows, newest first. `cursor` is that of the page before."""
+        if not 1 <= limit <= BATCH:
+            raise InvalidInput(field="limit", message=f"must lie between 1 and {BATCH}, not {limit}")
+        shape, params = reading.conditions(self.ledger, which or Filter())
+        if cursor is not None:
+            shape, params = (*shape, "cursor"), params | reading.decode_cursor(self.ledger, cursor)
+        rows = await self._rows(conn, shape, params | {"limit": limit + 1})
+        page = rows[:limit]
+        return Page(tuple(page), reading.encode_cursor(page[-1]) if len(rows) > limit else None)
+
+    async def _rows(self, conn: Connection, shape: tuple[str, ...], params: Mapping[str, Any]) -> list[Row]:
+        async with conn.cursor(row_factory=class_row(Row)) as cursor:
+            await cursor.execute(self.sql.rows(shape), params)
+            return await cursor.fetchall()
+
+    async def count(self, conn: Connection, which: Filter | None = None) -> list[Count]:
+        """How many rows there are, by state and kind. Reads every row that the filter means."""
+        shape, params = reading.conditions(self.ledger, which or Filter())
+        async with conn.cursor(row_factory=class_row(Count)) as cursor:
+            await cursor.execute(self.sql.counts(shape), params)
+            return await cursor.fetchall()

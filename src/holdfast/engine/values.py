@@ -1,0 +1,126 @@
+"""The values that go in and come out of the engine: frozen, named, and without behaviour of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from holdfast.engine.lifecycle import Verb
+
+Json = Any  # what json.loads may give
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One piece of work to enqueue. What is left None gets the column's own default.
+
+    `delay` is in seconds; `run_at` is an aware datetime; at most one of both. `limit` is the ledger's
+    limit of attempts, in the ledger's own meaning.
+    """
+
+    kind: str | None = None
+    payload: Any = None
+    key: str | None = None
+    priority: int | None = None
+    delay: float | None = None
+    run_at: datetime | None = None
+    limit: int | None = None
+    queue: str | None = None
+    tenant: Any = None
+    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The answer to an enqueue: the row's id, and whether this call made it."""
+
+    id: Any
+    created: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """A row in the hands of a worker. `owner` and `fence` prove the claim; every later write names them."""
+
+    id: Any
+    kind: str
+    payload: str | None
+    state: str
+    owner: str | None
+    fence: int
+    attempts: int
+    limit: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a ledger as people see it: the roles by their common names, the rest in `columns`."""
+
+    id: Any
+    kind: str
+    state: str
+    payload: Json
+    owner: str | None
+    fence: int | None
+    attempts: int | None
+    limit: int | None
+    due: datetime | None
+    created: datetime
+    updated: datetime | None
+    claimed: datetime | None
+    started: datetime | None
+    finished: datetime | None
+    error: str | None
+    columns: Mapping[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Why a run ended badly: a class of error, a text for people, and the trace where there is one."""
+
+    code: str
+    message: str
+    trace: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """One change of state that is to be written: the verb, the claim that allows it, what goes with it."""
+
+    verb: Verb
+    claim: Claimed
+    delay: float = 0.0
+    fault: Fault | None = None
+    result: Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which rows are meant. Everything that is given must hold."""
+
+    states: tuple[str, ...] = ()
+    kind: str | None = None
+    owner: str | None = None
+    queue: str | None = None
+    tenant: Any = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some rows, newest first, and the cursor of the next page (None: there is none)."""
+
+    rows: tuple[Row, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """How many rows of one kind are in one state."""
+
+    state: str
+    kind: str
+    rows: int
