@@ -110,7 +110,7 @@ class Attempts:
 
 @dataclass(frozen=True)
 class Times:
-    """The columns that tell when, and their type. `first_start`: `started` is the first run's, not the last."""
+    """The columns that tell when, and their type. `first_start`: `started` is the first run's."""
 
     created: str
     updated: str | None = None

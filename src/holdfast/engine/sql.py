@@ -190,13 +190,13 @@ where t.{key} = m.key and {guard} and t.{state} in ({states})
 returning t.{key} as key
 """
 
-# Rows whose worker is known to be gone.
+# Rows whose worker is known to be gone. One that is locked is just being written: it is found again later.
 HELD_BY: LiteralString = """\
 select {answer}
 from {table} as t
 where t.{state} in ({states}) and {holder} = any(%(owners)s::text[])
 order by t.{key}
-for no key update of t
+for no key update of t skip locked
 """
 
 # Rows that a worker nobody knows took long ago, and rows that stand as taken without naming anybody.

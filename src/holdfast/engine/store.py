@@ -13,8 +13,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from psycopg import AsyncConnection
-from psycopg.rows import class_row, dict_row
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg.rows import class_row, tuple_row
 
 from holdfast.engine import intake, reading, sql
 from holdfast.engine.adding import Adder
@@ -78,6 +78,18 @@ class Store:
         now: datetime | None = None,
     ) -> list[Claimed]:
         """Takes up to `limit` rows for `owner`, the best first."""
+        cursor = await self._send_claim(conn, owner, limit, kinds, queues, now)
+        return await cursor.fetchall()
+
+    async def _send_claim(
+        self,
+        conn: Connection,
+        owner: str,
+        limit: int,
+        kinds: Sequence[str] | None,
+        queues: Sequence[str],
+        now: datetime | None,
+    ) -> AsyncCursor[Claimed]:
         token = owner if self.ledger.fence else f"{owner}/{next(_claims)}"
         params = {
             "owner": token,
@@ -87,9 +99,26 @@ class Store:
             "detail": json.dumps({"worker": owner}),
             "now": now,
         }
-        async with conn.cursor(row_factory=class_row(Claimed)) as cursor:
-            await cursor.execute(self.sql.claim, params)
-            return await cursor.fetchall()
+        return await conn.cursor(row_factory=class_row(Claimed)).execute(self.sql.claim, params)
+
+    async def turn(
+        self,
+        conn: Connection,
+        moves: Sequence[Move],
+        owner: str,
+        limit: int,
+        *,
+        kinds: Sequence[str] | None = None,
+        queues: Sequence[str] = ("default",),
+    ) -> tuple[frozenset[Any], list[Claimed]]:
+        """The ends of some runs and the next claim in one commit, sent as one.
+
+        A worker that is frozen or killed on the way holds no lock that others wait for.
+        """
+        async with conn.pipeline(), conn.transaction():
+            ends = await self._send_moves(conn, moves, None)
+            claims = await self._send_claim(conn, owner, limit, kinds, queues, None)
+        return await _keys_of(ends), await claims.fetchall()
 
     async def start(
         self, conn: Connection, claims: Sequence[Claimed], *, now: datetime | None = None
@@ -100,7 +129,8 @@ class Store:
         """
         if "start" not in self.sql.moves:
             return list(claims)
-        moved = await self._say(conn, "start", [Move(verb="start", claim=claim) for claim in claims], now)
+        moves = [Move(verb="start", claim=claim) for claim in claims]
+        moved = await _keys_of([await self._send(conn, "start", moves, now)])
         return [replace(claim, state=self.ledger.to("start")) for claim in claims if claim.id in moved]
 
     async def move(
@@ -110,29 +140,39 @@ class Store:
 
         Each row is judged alone: one whose claim is lost stays as it is and does not spoil the others.
         """
-        moved: set[Any] = set()
+        if len({one.verb for one in moves}) <= 1:
+            return await _keys_of(await self._send_moves(conn, moves, now))
+        async with conn.pipeline(), conn.transaction():
+            ends = await self._send_moves(conn, moves, now)
+        return await _keys_of(ends)
+
+    async def _send_moves(
+        self, conn: Connection, moves: Sequence[Move], now: datetime | None
+    ) -> list[AsyncCursor[Any]]:
         verbs: dict[Verb, list[Move]] = {}
         for one in moves:
             verbs.setdefault(one.verb, []).append(one)
-        for verb, group in verbs.items():
-            if verb in self.sql.moves:
-                moved |= await self._say(conn, verb, group, now)
-        if any(verb in WAKING for verb in verbs) and moved:
+        ends = [
+            await self._send(conn, verb, group, now)
+            for verb, group in verbs.items()
+            if verb in self.sql.moves
+        ]
+        if any(verb in WAKING for verb in verbs):
             await self.ring(conn)
-        return frozenset(moved)
+        return ends
 
     async def move_one(self, conn: Connection, move: Move, *, now: datetime | None = None) -> None:
         """Writes the end of one run, or raises `ClaimLost`."""
         if not await self.move(conn, [move], now=now):
             raise ClaimLost(what=self.ledger.name, id=move.claim.id, fence=move.claim.fence)
 
-    async def _say(
+    async def _send(
         self, conn: Connection, verb: Verb, moves: Sequence[Move], now: datetime | None
-    ) -> set[Any]:
+    ) -> AsyncCursor[Any]:
         types = self.sql.move_types(verb, fenced=True)
         rows = [self._move_values(move) for move in moves]
         params: dict[str, Any] = {array(n): [row[name] for row in rows] for n, name in enumerate(types)}
-        return await self._keys(conn, self.sql.moves[verb], params | {"now": now})
+        return await conn.cursor(row_factory=tuple_row).execute(self.sql.moves[verb], params | {"now": now})
 
     def _move_values(self, move: Move) -> dict[str, Any]:
         claim = move.claim
@@ -145,16 +185,14 @@ class Store:
             values["detail"] = json.dumps(reading.detail(move, claim.owner))
         return values
 
-    async def _keys(self, conn: Connection, query: bytes, params: Mapping[str, Any]) -> set[Any]:
-        async with conn.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(query, params)
-            return {row["key"] for row in await cursor.fetchall()}
+    async def _keys(self, conn: Connection, query: bytes, params: Mapping[str, Any]) -> frozenset[Any]:
+        return await _keys_of([await conn.cursor(row_factory=tuple_row).execute(query, params)])
 
     async def heartbeat(
         self, conn: Connection, claims: Sequence[Claimed], *, now: datetime | None = None
     ) -> frozenset[Any]:
         """The keys of those claims that still hold. Renews them where the lease lives in the row."""
-        return frozenset(await self._keys(conn, self.sql.still_held, self._guards(claims) | {"now": now}))
+        return await self._keys(conn, self.sql.still_held, self._guards(claims) | {"now": now})
 
     def _guards(self, claims: Sequence[Claimed]) -> dict[str, Any]:
         columns = [[c.id for c in claims], [c.owner for c in claims], [c.fence for c in claims]]
@@ -276,9 +314,9 @@ class Store:
 
     async def _order(
         self, conn: Connection, verb: Verb, keys: Sequence[Any], by: str | None, now: datetime | None
-    ) -> set[Any]:
+    ) -> frozenset[Any]:
         if verb not in self.sql.orders:
-            return set()
+            return frozenset()
         fault = Fault(code="CANCELLED", message=self.ledger.cancelled_text or "")
         values: dict[str, Any] = {"detail": json.dumps({"by": by} if by else {})}
         if self.ledger.errors:
@@ -329,3 +367,8 @@ class Store:
         async with conn.cursor(row_factory=class_row(Count)) as cursor:
             await cursor.execute(self.sql.counts(shape), params)
             return await cursor.fetchall()
+
+
+async def _keys_of(cursors: Iterable[AsyncCursor[Any]]) -> frozenset[Any]:
+    """The keys that some statements answered with."""
+    return frozenset([row[0] for cursor in cursors for row in await cursor.fetchall()])

@@ -1,4 +1,4 @@
-"""The lean, high-throughput queue: one table, no journal. Its words and columns are those of its users' SQL."""
+"""The lean, high-throughput queue: one table, no journal, and the words and columns of its users' own SQL."""
 
 from holdfast.engine.ledger import Attempts, Due, Idempotency, Lane, Ledger, TextError, Times
 from holdfast.engine.lifecycle import Edge

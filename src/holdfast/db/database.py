@@ -1,0 +1,79 @@
+"""The database that the settings mean: a URL's, or the embedded one. Owns its pool and lease while open."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.db import embedded
+from holdfast.db import pool as pools
+from holdfast.db.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """An open database: where it is, and the ways in."""
+
+    settings: Settings
+    url: str = dataclasses.field(repr=False)
+    direct_url: str | None = dataclasses.field(repr=False)
+    pool: pools.Pool
+
+    @property
+    def listen_url(self) -> str | None:
+        """Where LISTEN works; None when only a transaction pooler leads to the server."""
+        if self.direct_url is not None:
+            return self.direct_url
+        return self.url if self.settings.database_pooler == "none" else None
+
+    def connection(self) -> AbstractAsyncContextManager[pools.Connection]:
+        """A pooled, autocommitting connection, for `async with`."""
+        return pools.acquire(self.pool)
+
+    async def connect(self, purpose: str) -> pools.Connection:
+        """A connection of one's own, autocommitting; the caller closes it."""
+        return await pools.connect(self.settings, self.url, purpose=purpose)
+
+    async def connect_direct(self, purpose: str) -> pools.Connection:
+        """A connection past any pooler, to LISTEN on; one try: the listener has its own rhythm."""
+        assert self.listen_url is not None
+        direct = dataclasses.replace(self.settings, database_pooler="none")
+        return await pools.connect(direct, self.listen_url, purpose=purpose, waits=())
+
+
+@asynccontextmanager
+async def open_database(settings: Settings) -> AsyncGenerator[Database]:
+    """Open the database for the length of an `async with`; starts the embedded server when no URL is set."""
+    async with AsyncExitStack() as stack:
+        url = settings.database_url
+        if url is None:
+            url = await stack.enter_async_context(_embedded(settings.home))
+        pool = await pools.open_pool(settings, url)
+        stack.push_async_callback(pool.close)
+        yield Database(settings=settings, url=url, direct_url=settings.database_direct_url, pool=pool)
+
+
+@asynccontextmanager
+async def _embedded(home: Path) -> AsyncGenerator[str]:
+    """The embedded server's URL, for as long as the lease is held.
+
+    A thread cannot be cancelled: when we are while it starts the server, its lease is let go as soon as it
+    comes.
+    """
+    starting = asyncio.ensure_future(asyncio.to_thread(embedded.acquire, home))
+    try:
+        lease = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_release)
+        raise
+    with lease:
+        yield lease.url
+
+
+def _release(starting: asyncio.Future[embedded.Lease]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().release()

@@ -1,0 +1,181 @@
+"""Opens connections, all pinned to the same habits. May use psycopg, psycopg-pool. Never shows a password.
+
+Start-up options pin time zone, timeouts and search_path. A pooler in transaction mode takes no such
+options and gives a session to somebody else after each transaction: there, only the time zone is set,
+because PgBouncer follows that one, and no statement is prepared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from holdfast.db.settings import Settings, redacted
+from holdfast.errors import DatabaseAuthError, DatabaseUnavailable
+
+Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
+Pool: TypeAlias = AsyncConnectionPool[Connection]
+
+OLDEST_SERVER = 15
+RETRY_WAITS = (0.1, 0.2, 0.4, 0.8)  # seconds between the tries of a start
+SET_TIME_ZONE = "set time zone 'UTC'"
+KEEPALIVES = {
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
+# What a server says that was reached and will not have us. libpq hands no code on, only words.
+_REFUSED_USER = (
+    "authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "pg_hba.conf rejects connection",
+    "is not permitted to log in",
+    "permission denied for database",
+    "no such user",  # PgBouncer's words
+)
+
+
+async def open_pool(settings: Settings, url: str) -> Pool:
+    """Open a pool of pinned, autocommitting connections; a first one proves that the server will have us."""
+    first = await connect(settings, url, purpose="pool")
+    await first.close()
+    pool: Pool = AsyncConnectionPool(
+        _conninfo(settings, url, "pool"),
+        connection_class=psycopg.AsyncConnection[TupleRow],
+        kwargs=_arguments(settings, autocommit=True),
+        min_size=1,
+        max_size=settings.db_max_connections,
+        timeout=settings.db_acquire_timeout_seconds,
+        max_idle=settings.db_idle_seconds,
+        max_lifetime=settings.db_max_lifetime_seconds,
+        configure=_configure if settings.database_pooler == "transaction" else None,
+        check=AsyncConnectionPool[Connection].check_connection,
+        open=False,
+        name="holdfast",
+    )
+    await pool.open()
+    return pool
+
+
+@asynccontextmanager
+async def acquire(pool: Pool) -> AsyncGenerator[Connection]:
+    """A connection of the pool; DatabaseUnavailable when none is free in time."""
+    try:
+        connection = await pool.getconn()
+    except PoolTimeout as error:
+        raise DatabaseUnavailable(
+            message=f"no database connection was free within {pool.timeout:g} seconds: the server is away, "
+            f"or all {pool.max_size} connections are in use (HOLDFAST_DB_MAX_CONNECTIONS)"
+        ) from error
+    try:
+        async with connection:
+            yield connection
+    finally:
+        await pool.putconn(connection)
+
+
+async def connect(
+    settings: Settings,
+    url: str,
+    *,
+    purpose: str,
+    autocommit: bool = True,
+    waits: Sequence[float] = RETRY_WAITS,
+) -> Connection:
+    """Open one pinned connection; faults that pass are tried again after each of `waits`, in seconds."""
+    conninfo = _conninfo(settings, url, purpose)
+    left = list(waits)
+    while True:
+        try:
+            connection = await psycopg.AsyncConnection[TupleRow].connect(
+                conninfo, **_arguments(settings, autocommit=autocommit)
+            )
+            break
+        except psycopg.Error as error:
+            failure = _explain(error, url)
+            if isinstance(failure, DatabaseAuthError) or not left:
+                raise failure from None  # the original may quote what it was given
+        await asyncio.sleep(left.pop(0))
+    try:
+        check_version(connection.info.server_version)
+        if settings.database_pooler == "transaction":
+            await _configure(connection)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+def check_version(number: int) -> None:
+    """Refuse a server that is too old; `number` is libpq's, 180004 for 18.4."""
+    if number < OLDEST_SERVER * 10_000:
+        raise DatabaseUnavailable(
+            message=f"Holdfast needs PostgreSQL {OLDEST_SERVER} or newer, and this server is "
+            f"{number // 10_000}.{number % 10_000}"
+        )
+
+
+def _conninfo(settings: Settings, url: str, purpose: str) -> str:
+    """The URL with our pins; what it says itself about timeouts and keepalives stands."""
+    given = conninfo_to_dict(url)
+    wait = max(2, math.ceil(settings.db_acquire_timeout_seconds))  # libpq counts whole seconds, from 2
+    pins: dict[str, Any] = {"connect_timeout": wait, **KEEPALIVES, **given}
+    pins["application_name"] = f"holdfast {purpose}"
+    if settings.database_pooler == "none":
+        pins["options"] = " ".join([str(given.get("options", "")), *_options(settings)]).strip()
+    return make_conninfo("", **pins)
+
+
+def _options(settings: Settings) -> list[str]:
+    pins = {
+        "TimeZone": "UTC",
+        "statement_timeout": round(settings.db_statement_timeout_seconds * 1000) or 1,
+        "idle_in_transaction_session_timeout": round(settings.db_idle_in_transaction_seconds * 1000) or 1,
+    }
+    if settings.schema:
+        pins["search_path"] = settings.schema
+    return [f"-c {name}={value}" for name, value in pins.items()]
+
+
+def _arguments(settings: Settings, *, autocommit: bool) -> dict[str, Any]:
+    pooled = settings.database_pooler == "transaction"
+    return {"autocommit": autocommit, "prepare_threshold": None if pooled else 5}
+
+
+async def _configure(connection: Connection) -> None:
+    await connection.execute(SET_TIME_ZONE)
+    if not connection.autocommit:
+        await connection.commit()
+
+
+def _explain(error: psycopg.Error, url: str) -> DatabaseUnavailable | DatabaseAuthError:
+    """Our error for a failed connection: what happened, to whom, where, and what to look at."""
+    given = conninfo_to_dict(url)
+    user, host = given.get("user") or "the default user", given.get("host") or "the local socket"
+    said = str(error).strip()
+    if any(words in said for words in _REFUSED_USER) or ('role "' in said and "does not exist" in said):
+        return DatabaseAuthError(
+            message=f"authentication failed for the user {user} on {host}: check the user and the password "
+            "in HOLDFAST_DATABASE_URL, and that the server lets this user in from here"
+        )
+    if ('database "' in said and "does not exist" in said) or "no such database" in said:
+        return DatabaseAuthError(
+            message=f"there is no database {given.get('dbname') or user} on {host}: create it, or correct "
+            "the name in HOLDFAST_DATABASE_URL"
+        )
+    password = given.get("password")
+    if password:
+        said = said.replace(str(password), "***")
+    return DatabaseUnavailable(message=f"the database at {redacted(url)} cannot be reached: {said}")

@@ -1,0 +1,261 @@
+"""What `doctor` asks the catalogue, what the answers look like, and the SQL that it proposes.
+
+The questions read; none of them writes a row or waits for one. The proposals are text with holes, for a
+person to read and to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+from psycopg import AsyncConnection
+from psycopg.rows import class_row, scalar_row
+
+Connection = AsyncConnection[Any]
+
+# -- questions -------------------------------------------------------------------------------------------
+
+# Said first, inside a transaction that is rolled back: write nothing, and plan as if the table were large.
+QUIET: tuple[LiteralString, ...] = (
+    "set local transaction_read_only = on",
+    "set local enable_seqscan = off",
+    "set local enable_bitmapscan = off",
+    "set local enable_sort = off",
+    "set local enable_incremental_sort = off",
+)
+
+TABLE: LiteralString = """\
+select c.oid, n.nspname as schema, c.relname as name, c.relkind::text as kind,
+    pg_table_is_visible(c.oid) as visible,
+    has_schema_privilege(n.oid, 'usage') as reachable,
+    array(
+        select wanted from unnest(%(privileges)s::text[]) as wanted
+        where not has_table_privilege(c.oid, wanted)
+    ) as refused
+from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+where c.relname = %(name)s and c.relkind in ('r', 'p', 'v', 'm', 'f')
+    and (%(schema)s::text is null or n.nspname = %(schema)s)
+order by visible desc, n.nspname
+"""
+
+COLUMNS: LiteralString = """\
+select a.attname as name, format_type(b.oid, null) as type,
+    case when b.oid in ('varchar'::regtype, 'bpchar'::regtype)
+        then nullif(greatest(a.atttypmod, t.typtypmod), -1) - 4 end as length,
+    a.attnotnull as not_null, pg_get_expr(d.adbin, d.adrelid) as "default",
+    a.attidentity::text as identity, a.attgenerated::text <> '' as generated,
+    array(select e.enumlabel::text from pg_enum as e where e.enumtypid = b.oid) as labels
+from pg_attribute as a
+join pg_type as t on t.oid = a.atttypid
+join pg_type as b on b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
+left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
+where a.attrelid = %(table)s and a.attnum > 0 and not a.attisdropped
+order by a.attnum
+"""
+
+CHECKS: LiteralString = """\
+select c.conname as name, pg_get_expr(c.conbin, c.conrelid) as expression,
+    array(
+        select a.attname::text from pg_attribute as a
+        where a.attrelid = c.conrelid and a.attnum = any(c.conkey) order by a.attnum
+    ) as columns
+from pg_constraint as c
+where c.conrelid = %(table)s and c.contype = 'c'
+order by c.conname
+"""
+
+INDEXES: LiteralString = """\
+select c.relname as name, i.indisvalid as valid,
+    i.indisunique and i.indpred is null and i.indexprs is null as "unique",
+    array(
+        select a.attname::text from pg_attribute as a
+        where a.attrelid = i.indrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
+    ) as columns
+from pg_index as i join pg_class as c on c.oid = i.indexrelid
+where i.indrelid = %(table)s
+order by c.relname
+"""
+
+NAMES: LiteralString = """\
+select relname from pg_class
+where relnamespace = (select oid from pg_namespace where nspname = %(schema)s)
+"""
+
+TYPE_NAMES: LiteralString = """\
+select format_type(to_regtype(word)::oid, null) from unnest(%(words)s::text[]) with ordinality as w (word, n)
+order by n
+"""
+
+# What a connection gets that does not ask for a zone: settings of the role and the database come first.
+ZONE: LiteralString = """\
+select split_part(entry, '=', 2)
+from pg_db_role_setting as s, unnest(s.setconfig) as entry
+where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
+    and s.setrole in (0, (select oid from pg_roles where rolname = session_user))
+    and lower(split_part(entry, '=', 1)) = 'timezone'
+order by s.setrole = 0, s.setdatabase = 0
+limit 1
+"""
+ZONE_OF_FILE: LiteralString = """\
+select setting from pg_file_settings where lower(name) = 'timezone' and error is null
+order by seqno desc limit 1
+"""
+ZONE_OF_SESSION: LiteralString = "select reset_val from pg_settings where name = 'TimeZone'"
+
+ROLE: LiteralString = "select current_user"
+
+# Which of these words would the constraint refuse? Only the state is bound, so it must need nothing else.
+REFUSED: LiteralString = """\
+select t."+word"
+from (select word as "+word", word::{type} as {state} from unnest(array[{words}]) as word) as t
+where ({expression}) is false
+"""
+
+SAMPLE: LiteralString = """\
+select distinct word from (select {state}::text as word from {table} limit {size}) as rows
+where word not in ({words})
+order by word
+"""
+
+# A lane as its index sees it: no lock, since a locked plan names every condition whether it was needed or not.
+PLAN: LiteralString = """\
+explain (format json)
+select t.ctid from {table} as t where {conditions}{order} limit 100
+"""
+
+# Planned only: fails when no unique index fits the rule.
+ARBITER: LiteralString = """\
+explain insert into {table} ({columns}) values ({nulls}) on conflict ({columns}){predicate} do nothing
+"""
+
+# -- proposals -------------------------------------------------------------------------------------------
+
+GRANT_SCHEMA: LiteralString = "grant usage on schema {schema} to {role}"
+GRANT: LiteralString = "grant {privileges} on {table} to {role}"
+CREATE_TYPE: LiteralString = "create type {type} as enum ({words})"
+ADD_LABEL: LiteralString = "alter type {type} add value {word}"
+CREATE_TABLE: LiteralString = "create table {table} (\n    {columns}\n)"
+ADD_COLUMN: LiteralString = "alter table {table} add column {column} {definition}"
+SET_TYPE: LiteralString = "alter table {table} alter column {column} type {type} using {using}"
+# The old default may have no cast to the new type.
+SET_TYPE_AND_DEFAULT: LiteralString = """\
+alter table {table} alter column {column} drop default,
+    alter column {column} type {type} using {using},
+    alter column {column} set default {default}"""
+DROP_NOT_NULL: LiteralString = "alter table {table} alter column {column} drop not null"
+FILL: LiteralString = "update {table} set {column} = {default} where {column} is null"
+SET_NOT_NULL: LiteralString = (
+    "alter table {table} alter column {column} set default {default}, alter column {column} set not null"
+)
+SET_DEFAULT: LiteralString = "alter table {table} alter column {column} set default {default}"
+ADD_IDENTITY: LiteralString = (
+    "alter table {table} alter column {column} set not null,"
+    " alter column {column} add generated by default as identity"
+)
+CONTINUE_IDENTITY: LiteralString = (
+    "select setval(pg_get_serial_sequence({name}, {word}), coalesce(max({column}), 0) + 1, false) from {table}"
+)
+LET_KEYS_IN: LiteralString = "alter table {table} alter column {column} set generated by default"
+WIDEN_CHECK: LiteralString = (
+    "alter table {table} drop constraint {name},"
+    " add constraint {name} check (({expression}) or {state} in ({words})) not valid"
+)
+VALIDATE: LiteralString = "alter table {table} validate constraint {name}"
+DROP_INDEX: LiteralString = "drop index{concurrently} {index}"
+CREATE_INDEX: LiteralString = "create {unique}index{concurrently} {name} on {table} ({columns}){predicate}"
+
+
+# -- answers ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundTable:
+    """A table of the right name, wherever it is."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    visible: bool
+    reachable: bool
+    refused: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveColumn:
+    """A column as it is; a domain shows the type beneath it."""
+
+    name: str
+    type: str
+    length: int | None
+    not_null: bool
+    default: str | None
+    identity: str
+    generated: bool
+    labels: Sequence[str]
+
+    @property
+    def fills_itself(self) -> bool:
+        return self.default is not None or bool(self.identity) or self.generated
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveCheck:
+    """A CHECK constraint and the columns it looks at."""
+
+    name: str
+    expression: str
+    columns: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveIndex:
+    """An index; `unique` only where it holds for every row and for plain columns."""
+
+    name: str
+    valid: bool
+    unique: bool
+    columns: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveTable:
+    """All that the catalogue knows about a table that matters here; an absent table has no columns."""
+
+    found: FoundTable | None
+    columns: Mapping[str, LiveColumn]
+    checks: Sequence[LiveCheck]
+    indexes: Sequence[LiveIndex]
+    taken: frozenset[str]
+
+
+PRIVILEGES = ("select", "insert", "update")
+
+
+async def look(conn: Connection, table: str, privileges: Sequence[str] = PRIVILEGES) -> LiveTable:
+    """The table as the catalogue shows it to this role."""
+    schema, _, name = table.rpartition(".")
+    params = {"schema": schema or None, "name": name, "privileges": list(privileges)}
+    async with conn.cursor(row_factory=class_row(FoundTable)) as cursor:
+        await cursor.execute(TABLE, params)
+        tables = await cursor.fetchall()
+    found = next((one for one in tables if schema or one.visible), None)
+    if found is None:
+        return LiveTable(found=next(iter(tables), None), columns={}, checks=(), indexes=(), taken=frozenset())
+    oid = {"table": found.oid}
+    async with conn.cursor(row_factory=class_row(LiveColumn)) as cursor:
+        columns = {one.name: one for one in await (await cursor.execute(COLUMNS, oid)).fetchall()}
+    async with conn.cursor(row_factory=class_row(LiveCheck)) as cursor:
+        checks = await (await cursor.execute(CHECKS, oid)).fetchall()
+    async with conn.cursor(row_factory=class_row(LiveIndex)) as cursor:
+        indexes = await (await cursor.execute(INDEXES, oid)).fetchall()
+    taken = frozenset(await words(conn, NAMES, {"schema": found.schema}))
+    return LiveTable(found=found, columns=columns, checks=checks, indexes=indexes, taken=taken)
+
+
+async def words(conn: Connection, query: Any, params: Mapping[str, Any] | None = None) -> list[Any]:
+    """The first column of every row."""
+    async with conn.cursor(row_factory=scalar_row) as cursor:
+        return await (await cursor.execute(query, params)).fetchall()

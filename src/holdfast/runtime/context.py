@@ -1,0 +1,109 @@
+"""What a handler is given beside its payload."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
+
+from psycopg import AsyncConnection, AsyncTransaction, OperationalError, Rollback
+
+from holdfast.db.database import Database
+from holdfast.engine.store import Store
+from holdfast.engine.values import Claimed
+
+Log = logging.LoggerAdapter[logging.Logger]
+logger = logging.getLogger("holdfast.job")
+
+
+class Context:
+    """The run of one row: who it is, and what its handler may do.
+
+    `job` is the claimed row, `cancelled` is set when the row was called off or given to somebody else (an
+    async handler is cancelled as well; a sync one has to look), `log` names the job in every line.
+    """
+
+    def __init__(self, store: Store, claim: Claimed, database: Database, places: asyncio.Semaphore) -> None:
+        self.store = store
+        self.job = claim
+        self.cancelled = threading.Event()
+        self.log: Log = logging.LoggerAdapter(logger, {"ledger": store.ledger.name, "job": str(claim.id)})
+        self._database = database
+        self._places = places
+        self._stack = AsyncExitStack()
+        self._conn: AsyncConnection[Any] | None = None
+        self._transaction: AbstractAsyncContextManager[AsyncTransaction] | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The number of this run, from 1."""
+        attempts = self.store.ledger.attempts
+        return self.job.attempts + (0 if attempts and attempts.counts == "starts" else 1)
+
+    @property
+    def fence(self) -> int:
+        """The number of this claim. Pass it on to systems that can refuse a lower one than they have seen."""
+        return self.job.fence
+
+    async def progress(self, percent: float | None = None, stage: str | None = None) -> None:
+        """Tells how far the run has come; raises `ClaimLost` when the row is no longer ours."""
+        async with self._database.connection() as conn:
+            await self.store.progress(conn, self.job, percent, stage)
+        self.log.info("%s%s", stage or "progress", "" if percent is None else f" {percent:g}%")
+
+    async def transaction(self) -> AsyncConnection[Any]:
+        """The connection of the transaction that finishes this job.
+
+        What is written on it commits together with the finish, or not at all: when the handler answers
+        `Done` or `Snooze` and the claim still holds, both are committed; otherwise both are rolled back.
+        """
+        if self._conn is None:
+            await self._stack.enter_async_context(self._places)
+            conn = await self._stack.enter_async_context(self._database.connection())
+            transaction = conn.transaction()
+            await transaction.__aenter__()
+            self._conn, self._transaction = conn, transaction
+        return self._conn
+
+    @property
+    def opened(self) -> AsyncConnection[Any] | None:
+        """The transaction's connection, if the handler asked for it."""
+        return self._conn
+
+    async def commit(self) -> None:
+        """Commits the handler's writes together with its finish."""
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            await transaction.__aexit__(None, None, None)
+
+    async def close(self) -> None:
+        """Rolls back what was not committed and gives the connection back."""
+        transaction, self._transaction = self._transaction, None
+        self._conn = None
+        try:
+            if transaction is not None:
+                await transaction.__aexit__(Rollback, Rollback(), None)
+        except OperationalError as error:  # the server is away, and has rolled back by itself
+            self.log.debug("rolling back on a lost connection: %s", error)
+        finally:
+            await self._stack.aclose()
+
+
+class SyncContext:
+    """The context of a handler that runs in a thread: the same, without the transaction."""
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self.job = context.job
+        self.attempt = context.attempt
+        self.fence = context.fence
+        self.cancelled = context.cancelled
+        self.log = context.log
+        self._context = context
+        self._loop = loop
+
+    def progress(self, percent: float | None = None, stage: str | None = None) -> None:
+        """Tells how far the run has come; raises `ClaimLost` when the row is no longer ours."""
+        telling = self._context.progress(percent, stage)
+        asyncio.run_coroutine_threadsafe(telling, self._loop).result()

@@ -1,0 +1,85 @@
+"""One run of a handler: payload in, ending out. Never raises what the handler raised."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.engine.outcomes import Crashed, Ending, Fail, outcome_of
+from holdfast.engine.values import Claimed
+from holdfast.errors import ClaimLost, InvalidInput
+from holdfast.runtime.context import Context, SyncContext
+from holdfast.runtime.handlers import Handler
+from holdfast.runtime.processes import ProcessDied, Processes, crash_of
+
+
+@dataclass
+class Places:
+    """What the handlers of a worker share: threads, processes, and how many may have a transaction at once.
+
+    `abandoned` counts threads that outlived their call.
+    """
+
+    threads: ThreadPoolExecutor
+    processes: Processes
+    transactions: asyncio.Semaphore
+    abandoned: int = 0
+
+
+async def execute(handler: Handler, claim: Claimed, context: Context, places: Places) -> Ending:
+    """Runs the handler and answers with its outcome, or with what became of it instead.
+
+    Cancellation passes through: it means that the row is no longer ours, or that the worker stops.
+    """
+    try:
+        payload = handler.read(claim.payload)
+    except InvalidInput as error:
+        return Fail(reason=str(error), code="VALIDATION_ERROR")
+    timer = asyncio.timeout(handler.timeout)
+    try:
+        async with timer:
+            answer = await _call(handler, payload, context, places)
+    except TimeoutError as error:
+        if not timer.expired():
+            return crash_of(error)
+        context.cancelled.set()
+        return Crashed(code="TIMEOUT", message=f"timed out after {handler.timeout:g} s")
+    except ClaimLost:
+        raise asyncio.CancelledError from None
+    except ProcessDied as error:
+        return Crashed(code="PROCESS_DIED", message=str(error))
+    except Exception as error:
+        return crash_of(error)
+    return answer if isinstance(answer, Crashed) else outcome_of(answer)
+
+
+async def _call(handler: Handler, payload: Any, context: Context, places: Places) -> Any:
+    match handler.place:
+        case "loop":
+            return await handler.function(*handler.arguments(payload, context))
+        case "process":
+            return await places.processes.call(handler.function, *handler.arguments(payload, None))
+        case "thread":
+            return await _in_thread(handler, payload, context, places)
+
+
+async def _in_thread(handler: Handler, payload: Any, context: Context, places: Places) -> Any:
+    loop = asyncio.get_running_loop()
+    arguments = handler.arguments(payload, SyncContext(context, loop))
+    future = loop.run_in_executor(places.threads, handler.function, *arguments)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        # A thread cannot be stopped: it is told, and counted until it comes to its end by itself.
+        if not future.done():
+            places.abandoned += 1
+            future.add_done_callback(lambda done: _came_back(done, places))
+        raise
+
+
+def _came_back(done: asyncio.Future[Any], places: Places) -> None:
+    places.abandoned -= 1
+    if not done.cancelled():
+        done.exception()  # looked at, so that asyncio does not complain: its row has been decided already

@@ -1,0 +1,117 @@
+"""The user's functions, and what the runtime knows of them: kind, payload type, limits, where they run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_type_hints
+
+import msgspec
+
+from holdfast.engine.decide import BACKOFF, Backoff
+from holdfast.errors import InvalidInput
+from holdfast.runtime.context import Context, SyncContext
+
+Place = Literal["loop", "thread", "process"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handler:
+    """One function that does one kind of work.
+
+    `timeout` is in seconds, None for none. `limit` is what a row gets at enqueue when nobody says otherwise.
+    `place`: async functions run in the event loop, others in a thread, or in a process of their own.
+    """
+
+    kind: str
+    function: Callable[..., Any]
+    payload: Any = Any
+    ledger: str | None = None
+    timeout: float | None = None
+    backoff: Backoff = BACKOFF
+    limit: int | None = None
+    place: Place = "loop"
+    takes_payload: bool = True
+    takes_context: bool = False
+    decode: Callable[[str], Any] = field(default=msgspec.json.decode, compare=False)
+
+    def arguments(self, payload: Any, context: Any) -> tuple[Any, ...]:
+        """What the function is called with: payload, then context, each if it takes it."""
+        given = (payload,) if self.takes_payload else ()
+        return (*given, context) if self.takes_context else given
+
+    def read(self, text: str | None) -> Any:
+        """The payload as the function's own type, or `InvalidInput` with the path of what does not fit."""
+        if text is None and self.payload is Any:
+            return None
+        try:
+            return self.decode("null" if text is None else text)
+        except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+            raise InvalidInput(field="payload", message=str(error)) from None
+
+
+class Handlers:
+    """The handlers of an application, found by ledger and kind."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str | None, str], Handler] = {}
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(self._known.values())
+
+    def add(self, handler: Handler) -> None:
+        """Registers a handler; one kind of one ledger has one."""
+        place = (handler.ledger, handler.kind)
+        if place in self._known:
+            where = f" in {handler.ledger}" if handler.ledger else ""
+            raise InvalidInput(field="kind", message=f"{handler.kind!r} has a handler already{where}")
+        self._known[place] = handler
+
+    def find(self, ledger: str, kind: str) -> Handler | None:
+        """The handler of a kind: the ledger's own, else the one for every ledger."""
+        return self._known.get((ledger, kind)) or self._known.get((None, kind))
+
+    def kinds(self, ledger: str) -> list[str]:
+        """The kinds that this ledger has handlers for."""
+        return sorted({kind for where, kind in self._known if where in (None, ledger)})
+
+
+def describe(function: Callable[..., Any], kind: str, *, place: Place | None, **options: Any) -> Handler:
+    """Reads a function's signature: the payload comes first, then the context, each if it wants it."""
+    if not kind or not kind.strip():
+        raise InvalidInput(field="kind", message="must not be empty")
+    where = place or ("loop" if inspect.iscoroutinefunction(function) else "thread")
+    if (where == "loop") != inspect.iscoroutinefunction(function):
+        need = "be async" if where == "loop" else "not be async"
+        raise InvalidInput(field="place", message=f"a handler that runs in the {where} must {need}")
+    hints = get_type_hints(function)
+    names = list(inspect.signature(function).parameters)
+    contexts = [name for name in names if hints.get(name) in (Context, SyncContext) or name == "ctx"]
+    payloads = [name for name in names if name not in contexts]
+    if len(payloads) > 1 or len(contexts) > 1 or names != payloads + contexts:
+        raise InvalidInput(
+            field="handler", message=f"{kind!r} must take (payload), (payload, ctx), (ctx) or ()"
+        )
+    if contexts and where == "process":
+        raise InvalidInput(
+            field="handler", message=f"{kind!r} runs in a process of its own and gets no context"
+        )
+    type_ = hints.get(payloads[0], Any) if payloads else Any
+    return Handler(
+        kind=kind,
+        function=function,
+        payload=type_,
+        place=where,
+        takes_payload=bool(payloads),
+        takes_context=bool(contexts),
+        decode=_decoder(type_),
+        **options,
+    )
+
+
+def _decoder(type_: Any) -> Callable[[str], Any]:
+    validate = getattr(type_, "model_validate_json", None)
+    if validate is not None:  # a pydantic model reads itself
+        return validate
+    return msgspec.json.Decoder(type_).decode

@@ -1,0 +1,199 @@
+"""Keeps a worker present and, when it leads, does the duties: in a thread of its own.
+
+A handler that blocks the event loop must not cost the worker its life, so heartbeat, election and duties
+have their own loop and their own connections. The worker is told of what matters by two callbacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import psycopg
+
+from holdfast.db.database import Database
+from holdfast.errors import HoldfastError
+from holdfast.runtime import presence
+from holdfast.runtime.duties import Connection, Duty
+from holdfast.runtime.presence import Identity
+
+log = logging.getLogger("holdfast.worker")
+
+LOSSES = (psycopg.OperationalError, psycopg.InterfaceError, HoldfastError, OSError)
+FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
+MARGIN = 0.9  # a leader stops its duties when this share of its term is over
+
+
+class Keeper:
+    """One worker's presence.
+
+    `given_up(new id)` is called when its row was gone and it has a new one; `died(error)` when it can go on
+    no longer. Both are called from the keeper's thread.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        who: Identity,
+        duties: Sequence[Duty],
+        given_up: Callable[[str], None],
+        died: Callable[[BaseException], None],
+    ) -> None:
+        self.database = database
+        self.who = who
+        self.duties = duties
+        self.given_up = given_up
+        self.died = died
+        self.leads = False
+        self._until = 0.0  # on the monotonic clock: when to stop the duties
+        self._elected = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._ready: asyncio.Future[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # -- the thread ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Registers the worker and keeps it present from now on."""
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        self._thread = threading.Thread(target=self._live, args=(loop,), name="holdfast keeper", daemon=True)
+        self._thread.start()
+        await asyncio.shield(self._ready)
+
+    async def stop(self) -> None:
+        """Gives the lead up and removes the worker's row."""
+        thread, loop = self._thread, self._loop
+        if thread is None or loop is None:
+            return
+        loop.call_soon_threadsafe(self._stopped.set)
+        await asyncio.to_thread(thread.join)
+
+    def _live(self, caller: asyncio.AbstractEventLoop) -> None:
+        ready = self._ready
+        assert ready
+
+        def answer(error: BaseException | None) -> None:
+            if not ready.done():
+                ready.set_result(None) if error is None else ready.set_exception(error)
+            elif error is not None:
+                log.critical("the worker cannot be kept present: %s", error)
+                self.died(error)
+
+        def tell(error: BaseException | None = None) -> None:
+            caller.call_soon_threadsafe(answer, error)
+
+        try:
+            asyncio.run(self.run(tell))
+        except BaseException as error:
+            tell(error)
+
+    # -- the life ------------------------------------------------------------------------------------
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Registers, beats, leads when it can, until stopped; then leaves."""
+        self._loop = asyncio.get_running_loop()
+        async with await self.database.connect("presence") as conn:
+            await presence.register(conn, self.who)
+            await self._elect(conn)
+        ready()
+        rounds = {"heartbeat": self._beating, "election": self._electing}
+        rounds |= {f"duty {duty.name}": partial(self._doing, duty) for duty in self.duties}
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._connected(purpose, work)) for purpose, work in rounds.items()]
+            await self._stopped.wait()
+            for task in tasks:
+                task.cancel()
+        await self._leave()
+
+    async def _beating(self, conn: Connection) -> None:
+        while not await self._pause(self.database.settings.heartbeat_interval):
+            await self._beat(conn)
+
+    async def _electing(self, conn: Connection) -> None:
+        while not await self._pause(self.database.settings.leader_term / 3):
+            await self._elect(conn)
+
+    async def _beat(self, conn: Connection) -> None:
+        """Says that we are alive. A worker without a row was given up: it goes on under a new id."""
+        if await presence.beat(conn, self.who.id):
+            return
+        old, self.who = self.who.id, replace(self.who, id=presence.new_id())
+        log.warning("%s was given up by the leader; going on as %s", old, self.who.id)
+        self._note(False)
+        await presence.register(conn, self.who)
+        self.given_up(self.who.id)
+
+    async def _elect(self, conn: Connection) -> None:
+        asked = time.monotonic()
+        term = self.database.settings.leader_term
+        leads = await presence.elect(conn, self.who.id, term)
+        self._until = asked + term * MARGIN if leads else 0.0
+        self._note(leads)
+
+    def _note(self, leads: bool) -> None:
+        if leads != self.leads:
+            log.info("%s %s", self.who.id, "leads" if leads else "no longer leads")
+        self.leads = leads
+        if leads:
+            self._elected.set()
+        else:
+            self._elected.clear()
+
+    async def _doing(self, duty: Duty, conn: Connection) -> None:
+        while True:
+            await self._elected.wait()
+            left = self._until - time.monotonic()
+            if left <= 0:  # could not renew in time: somebody else may lead by now
+                self._note(False)
+                continue
+            async with asyncio.timeout(left):
+                await duty.run(conn, self.who.id)
+            if await self._pause(duty.every):
+                return
+
+    async def _connected(self, purpose: str, work: Callable[[Connection], Awaitable[None]]) -> None:
+        """Does the work on a connection of its own; takes a new one, after a pause, when it fails."""
+        wait = FIRST_WAIT
+        while not self._stopped.is_set():
+            try:
+                async with self._connection(purpose) as conn:
+                    wait = FIRST_WAIT
+                    await work(conn)
+            except (*LOSSES, TimeoutError) as error:
+                log.warning("%s: %s; trying again", purpose, error or "cut off at the end of the term")
+            if await self._pause(wait):
+                return
+            wait = min(wait * 2, LAST_WAIT)
+
+    @asynccontextmanager
+    async def _connection(self, purpose: str) -> AsyncGenerator[Connection]:
+        conn = await self.database.connect(purpose)
+        try:
+            yield conn
+        finally:
+            await conn.close()
+
+    async def _pause(self, seconds: float) -> bool:
+        """Waits; True when it is time to stop."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _leave(self) -> None:
+        try:
+            async with self._connection("presence") as conn:
+                await presence.resign(conn, self.who.id)
+                await presence.deregister(conn, self.who.id)
+        except LOSSES as error:
+            log.warning("could not say goodbye: %s; the leader will notice", error)

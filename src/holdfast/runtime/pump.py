@@ -1,0 +1,263 @@
+"""One ledger of one worker: keeps its slots full, runs handlers, and writes their ends in batches.
+
+A turn writes the ends of the last runs and claims the next rows in one commit. While the database works,
+further handlers end; their moves wait for the next turn. So the batches grow with the load by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from holdfast.db.database import Database
+from holdfast.engine.decide import decide
+from holdfast.engine.outcomes import Crashed, Done, Ending, Fail, Snooze
+from holdfast.engine.store import Connection, Store
+from holdfast.engine.values import Claimed, Move
+from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable
+from holdfast.runtime.context import Context
+from holdfast.runtime.execute import Places, execute
+from holdfast.runtime.handlers import Handler, Handlers
+
+log = logging.getLogger("holdfast.worker")
+
+LOSSES = (psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable, DatabaseAuthError)
+FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What a worker takes from one ledger, and how much of it at once."""
+
+    store: Store
+    concurrency: int
+    kinds: tuple[str, ...] | None = None
+    queues: tuple[str, ...] = ("default",)
+
+
+@dataclass
+class Run:
+    """A handler at work."""
+
+    claim: Claimed
+    context: Context
+    task: asyncio.Task[None]
+
+
+class Pump:
+    """Claims, runs and finishes the rows of one ledger, for the worker whose id is `owner`."""
+
+    def __init__(self, share: Share, database: Database, handlers: Handlers, places: Places) -> None:
+        self.share = share
+        self.store = share.store
+        self.ledger = share.store.ledger
+        self.database = database
+        self.handlers = handlers
+        self.places = places
+        self.owner = ""
+        self.running: dict[Any, Run] = {}
+        self.moves: list[Move] = []
+        self.claiming = True
+        self.idle = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._look = True  # whether to see which of our rows are still ours
+        self._looked = time.monotonic()
+        self._group: asyncio.TaskGroup | None = None
+
+    # -- what others say to it -----------------------------------------------------------------------
+
+    def ring(self) -> None:
+        """There may be something to claim."""
+        self._wake.set()
+
+    def look(self) -> None:
+        """Rows may have been called off."""
+        self._look = True
+        self._wake.set()
+
+    def stop_claiming(self) -> None:
+        """The worker stops: what runs may end, nothing new begins."""
+        self.claiming = False
+        self._wake.set()
+
+    def give_up(self, owner: str) -> None:
+        """The leader thought us dead and gave our rows away: drop them all, and go on as `owner`."""
+        self.owner = owner
+        self.moves.clear()
+        for run in list(self.running.values()):
+            self._drop(run)
+
+    # -- its life ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Takes turns until it is told to stop claiming and everything has been written."""
+        wait = FIRST_WAIT
+        async with asyncio.TaskGroup() as self._group:
+            while self.claiming or self.running or self.moves:
+                try:
+                    async with await self.database.connect(f"worker {self.ledger.name}") as conn:
+                        await self._release_strays(conn)
+                        wait = FIRST_WAIT
+                        await self._turns(conn)
+                except LOSSES as error:
+                    log.warning("%s: the database is away (%s); trying again", self.ledger.name, error)
+                    await asyncio.sleep(wait)
+                    wait = min(wait * 2, LAST_WAIT)
+
+    async def _turns(self, conn: Connection) -> None:
+        while self.claiming or self.running or self.moves:
+            self._wake.clear()
+            await self._turn(conn)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Waits until there is a reason for a turn: an end, a ring, or the time to poll."""
+        if not self._wake.is_set():
+            if not self.running and not self.moves:
+                self.idle.set()
+            try:
+                async with asyncio.timeout(self.database.settings.poll_interval):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        await asyncio.sleep(0)  # handlers that are about to end may do so, and join this turn
+
+    def _free(self) -> int:
+        if not self.claiming:
+            return 0
+        return max(0, self.share.concurrency - len(self.running) - self.places.abandoned)
+
+    async def _turn(self, conn: Connection) -> None:
+        """Writes what has ended, claims what there is room for, and starts it."""
+        moves, self.moves = self.moves, []
+        owner, free = self.owner, self._free()
+        try:
+            claims = await self._write_and_claim(conn, moves, owner, free)
+            if self._look or time.monotonic() - self._looked >= self._look_every():
+                await self._look_after(conn)
+            known = [claim for claim in claims if self._knows(claim)]
+            started = await self.store.start(conn, known) if known else []
+        except LOSSES:
+            self.moves[:0] = moves  # said again later: a move that was written meanwhile finds no row
+            raise
+        if owner != self.owner:  # given up meanwhile: these rows were taken under a name that is no more
+            await self.store.move(conn, [Move(verb="release", claim=claim) for claim in started])
+            return
+        for claim in started:
+            self._begin(claim)
+
+    def _knows(self, claim: Claimed) -> bool:
+        """Whether there is a handler; without one the row is rejected before any run begins."""
+        if self.handlers.find(self.ledger.name, claim.kind):
+            return True
+        nobody = Fail(reason=f"no handler for {claim.kind!r}", code="NO_HANDLER")
+        log.warning("%s %s: %s", self.ledger.name, claim.id, nobody.reason)
+        self.moves.append(decide(self.ledger, claim, nobody))
+        self._wake.set()
+        return False
+
+    async def _write_and_claim(
+        self, conn: Connection, moves: Sequence[Move], owner: str, free: int
+    ) -> list[Claimed]:
+        kinds, queues = self._kinds(), self.share.queues
+        if moves and free:
+            moved, claims = await self.store.turn(conn, moves, owner, free, kinds=kinds, queues=queues)
+        else:
+            moved = await self.store.move(conn, moves) if moves else frozenset[Any]()
+            claims = await self.store.claim(conn, owner, free, kinds=kinds, queues=queues) if free else []
+        for move in moves:
+            if move.claim.id not in moved:
+                log.warning("%s %s: %s came too late", self.ledger.name, move.claim.id, move.verb)
+        return claims
+
+    def _kinds(self) -> Sequence[str] | None:
+        if self.share.kinds is not None:
+            return self.share.kinds
+        return self.handlers.kinds(self.ledger.name) if self.ledger.unknown_kind == "leave" else None
+
+    def _look_every(self) -> float:
+        """Seconds between two looks; a lease in the row has to be renewed well before it ends."""
+        every = self.database.settings.heartbeat_interval
+        return min(every, self.ledger.lease.seconds / 3) if self.ledger.lease else every
+
+    async def _look_after(self, conn: Connection) -> None:
+        """Sees which rows are still ours, and stops the handlers of those that are not."""
+        self._look, self._looked = False, time.monotonic()
+        runs = list(self.running.values())
+        held = await self.store.heartbeat(conn, [run.claim for run in runs]) if runs else frozenset[Any]()
+        for run in runs:
+            if run.claim.id not in held and self.running.get(run.claim.id) is run:
+                log.info("%s %s: called off", self.ledger.name, run.claim.id)
+                self._drop(run)
+
+    async def _release_strays(self, conn: Connection) -> None:
+        """Gives back rows that we hold without knowing: a claim whose answer was lost on the way."""
+        claims = await self.store.held_by(conn, [self.owner])
+        known = {run.claim.id for run in self.running.values()} | {move.claim.id for move in self.moves}
+        strays = [Move(verb="release", claim=claim) for claim in claims if claim.id not in known]
+        if strays:
+            log.warning("%s: %d rows were claimed unheard; given back", self.ledger.name, len(strays))
+            await self.store.move(conn, strays)
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def _begin(self, claim: Claimed) -> None:
+        assert self._group
+        self.idle.clear()
+        context = Context(self.store, claim, self.database, self.places.transactions)
+        task = self._group.create_task(self._run(claim, context))
+        self.running[claim.id] = Run(claim, context, task)
+
+    def _drop(self, run: Run) -> None:
+        """Stops a handler whose row is not ours any more; its outcome is not wanted."""
+        self.running.pop(run.claim.id, None)
+        run.context.cancelled.set()
+        run.task.cancel()
+        self._wake.set()
+
+    async def _run(self, claim: Claimed, context: Context) -> None:
+        handler = self.handlers.find(self.ledger.name, claim.kind)
+        assert handler
+        move: Move | None = None
+        try:
+            ending = await execute(handler, claim, context, self.places)
+            move = self._decide(handler, claim, ending)
+            if context.opened is not None and isinstance(ending, Done | Snooze):
+                move = await self._finish_in_transaction(handler, context, move)
+        except ClaimLost as lost:
+            log.warning("%s %s: %s", self.ledger.name, claim.id, lost)
+        finally:
+            await context.close()
+            # A run that was dropped has no say any more.
+            run = self.running.get(claim.id)
+            if run is not None and run.context is context:
+                del self.running[claim.id]
+                if move is not None:
+                    self.moves.append(move)
+            self._wake.set()
+
+    def _decide(self, handler: Handler, claim: Claimed, ending: Ending) -> Move:
+        if isinstance(ending, Crashed):
+            log.warning(
+                "%s %s: %s", self.ledger.name, claim.id, ending.message, extra={"trace": ending.trace}
+            )
+        return decide(self.ledger, claim, ending, handler.backoff)
+
+    async def _finish_in_transaction(self, handler: Handler, context: Context, move: Move) -> Move | None:
+        """Writes the end of the run where the handler wrote: both commit, or neither."""
+        conn = context.opened
+        assert conn is not None
+        try:
+            await self.store.move_one(conn, move)
+            await context.commit()
+        except psycopg.Error as error:
+            # Refused, or the answer was lost: say a bad run, which finds no row if it was written after all.
+            message = f"the transaction of the handler did not commit: {error}"
+            return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
+        return None

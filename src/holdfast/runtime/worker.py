@@ -1,0 +1,191 @@
+"""The worker: a process that claims and runs. One pump for each ledger, one keeper, one doorbell.
+
+It stops in the order that loses nothing: no more claims; wait for what runs; write it; give the rest back;
+give up the lead and leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.metadata import version
+
+from holdfast.db.database import Database
+from holdfast.db.listen import listen
+from holdfast.engine.values import Move
+from holdfast.runtime import presence
+from holdfast.runtime.duties import Duty, reaping
+from holdfast.runtime.execute import Places
+from holdfast.runtime.handlers import Handlers
+from holdfast.runtime.keeper import Keeper
+from holdfast.runtime.processes import Processes
+from holdfast.runtime.pump import LOSSES, Pump, Share
+
+log = logging.getLogger("holdfast.worker")
+
+UNLIMITED_RUN = 3600.0  # seconds that a run without a time limit may take before a nameless row is given back
+
+
+class Worker:
+    """Takes from several ledgers at once, with a concurrency for each."""
+
+    def __init__(
+        self, database: Database, shares: Sequence[Share], handlers: Handlers, duties: Sequence[Duty] = ()
+    ) -> None:
+        self.database = database
+        slots = sum(share.concurrency for share in shares)
+        self.places = Places(
+            threads=ThreadPoolExecutor(slots, "holdfast handler"),
+            processes=Processes(),
+            transactions=asyncio.Semaphore(max(1, database.settings.db_max_connections - 2)),
+        )
+        self.pumps = [Pump(share, database, handlers, self.places) for share in shares]
+        settings = database.settings
+        longest = max((h.timeout or UNLIMITED_RUN for h in handlers), default=UNLIMITED_RUN)
+        sweep = reaping(
+            [share.store for share in shares],
+            every=settings.heartbeat_interval / 2,
+            timeout=settings.worker_timeout,
+            nameless=2 * longest,
+        )
+        who = presence.Identity(
+            id=presence.new_id(),
+            hostname=socket.gethostname(),
+            pool_size=slots,
+            version=version("holdfast"),
+            serves=tuple(share.store.ledger.name for share in shares),
+        )
+        self.keeper = Keeper(database, who, [sweep, *duties], self._given_up, self._keeper_died)
+        self.abandoned = 0
+        self._stop = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def id(self) -> str:
+        """The worker's id now; it changes when the leader has given it up."""
+        return self.keeper.who.id
+
+    def stop(self) -> None:
+        """Asks for an orderly stop."""
+        self._stop.set()
+
+    async def run(self, *, until_idle: bool = False) -> int:
+        """Works until stopped, or until there is nothing to do; answers how many handlers were abandoned."""
+        self._loop = asyncio.get_running_loop()
+        for pump in self.pumps:
+            pump.owner = self.id
+        await self.keeper.start()
+        log.info("%s works for %s", self.id, ", ".join(self.keeper.who.serves))
+        try:
+            async with asyncio.TaskGroup() as group:
+                bell = group.create_task(self._listen())
+                pumping = [group.create_task(pump.run()) for pump in self.pumps]
+                await self._until_stopped(until_idle)
+                await self._wind_down(pumping)
+                bell.cancel()
+        finally:
+            await self._clean_up()
+        if self._failure is not None:
+            raise self._failure
+        return self.abandoned
+
+    async def _until_stopped(self, until_idle: bool) -> None:
+        if not until_idle:
+            await self._stop.wait()
+            return
+        stop = asyncio.ensure_future(self._stop.wait())
+        idle = asyncio.gather(*(pump.idle.wait() for pump in self.pumps))
+        await asyncio.wait([stop, idle], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        idle.cancel()
+
+    async def _listen(self) -> None:
+        rings: dict[str, Callable[[], None]] = {}
+        for pump in self.pumps:
+            rings[pump.ledger.channel] = pump.ring
+            rings[pump.ledger.cancel_channel] = pump.look
+        await listen(self.database, list(rings), lambda channel: rings[channel](), log=log)
+
+    def _given_up(self, new_id: str) -> None:
+        assert self._loop
+        for pump in self.pumps:
+            self._loop.call_soon_threadsafe(pump.give_up, new_id)
+
+    def _keeper_died(self, error: BaseException) -> None:
+        """Nobody says any more that we are alive: stop before others take our rows."""
+        assert self._loop
+        self._failure = error
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    # -- stopping ------------------------------------------------------------------------------------
+
+    async def _wind_down(self, pumping: Sequence[asyncio.Task[None]]) -> None:
+        running = sum(len(pump.running) for pump in self.pumps)
+        if running:
+            log.info("stopping: waiting for %d handlers", running)
+        for pump in self.pumps:
+            pump.stop_claiming()
+        settings = self.database.settings
+        _, late = await asyncio.wait(pumping, timeout=settings.shutdown_timeout)
+        if late:
+            await asyncio.gather(*(self._give_back(pump) for pump in self.pumps))
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _give_back(self, pump: Pump) -> None:
+        """Stops what still runs and releases its rows, which costs them no attempt."""
+        runs = list(pump.running.values())
+        self.abandoned += len(runs)
+        for run in runs:
+            run.context.cancelled.set()
+            run.task.cancel()
+        pump.running.clear()
+        releases = [Move(verb="release", claim=run.claim) for run in runs]
+        log.warning(
+            "%s: %d handlers did not end in time; their rows are given back", pump.ledger.name, len(runs)
+        )
+        try:
+            async with self.database.connection() as conn:
+                await pump.store.move(conn, [*pump.moves, *releases])
+        except LOSSES as error:
+            log.warning("%s: could not give rows back (%s); the leader will", pump.ledger.name, error)
+
+    async def _clean_up(self) -> None:
+        await self.places.processes.close()
+        self.places.threads.shutdown(wait=False, cancel_futures=True)
+        await self.keeper.stop()
+        log.info("%s has stopped", self.id)
+
+
+@contextmanager
+def stopping_on_signals(stop: Callable[[], None]) -> Generator[None]:
+    """SIGTERM and SIGINT ask for an orderly stop; a second one ends the process at once, and says so."""
+    loop = asyncio.get_running_loop()
+    asked = False
+
+    def on_signal(number: signal.Signals) -> None:
+        nonlocal asked
+        if asked:
+            sys.stderr.write(f"second {number.name}: dying at once; the leader will give the rows back\n")
+            sys.stderr.flush()
+            os._exit(128 + number)
+        asked = True
+        stop()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
