@@ -13,8 +13,9 @@ from psycopg.rows import dict_row
 
 from holdfast.engine import intake, reading
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.statements import PAYLOAD, Statements, array
+from holdfast.engine.statements import Statements
 from holdfast.engine.values import Item, Receipt
+from holdfast.engine.words import PAYLOAD, array
 from holdfast.errors import IdempotencyConflict, InvalidInput
 
 Connection = AsyncConnection[Any]

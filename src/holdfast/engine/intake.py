@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.ledger import CodeError, Errors, JsonError, Ledger, TextError, TraceError
-from holdfast.engine.statements import DELAY, PAYLOAD, RUN_AT
 from holdfast.engine.values import Fault, Item
+from holdfast.engine.words import DELAY, PAYLOAD, RUN_AT
 from holdfast.errors import InvalidInput
 
 INT4 = range(-(2**31), 2**31)

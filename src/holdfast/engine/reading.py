@@ -13,8 +13,8 @@ from psycopg import DataError, IntegrityError
 
 from holdfast.engine import intake
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.statements import DELAY, PAYLOAD, RUN_AT
 from holdfast.engine.values import Filter, Move, Row
+from holdfast.engine.words import DELAY, PAYLOAD, RUN_AT
 from holdfast.errors import InvalidInput
 
 INTEGERS = ("smallint", "int2", "integer", "int", "int4", "bigint", "int8")

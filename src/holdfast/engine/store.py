@@ -20,8 +20,9 @@ from holdfast.engine import intake, reading, sql
 from holdfast.engine.adding import Adder
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
-from holdfast.engine.statements import Statements, array
+from holdfast.engine.statements import Statements
 from holdfast.engine.values import Claimed, Count, Fault, Filter, Item, Move, Page, Receipt, Row
+from holdfast.engine.words import array
 from holdfast.errors import ClaimLost, IllegalEdge, InvalidInput, NotFound
 
 Connection = AsyncConnection[Any]

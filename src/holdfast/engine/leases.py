@@ -1,0 +1,62 @@
+"""Who still holds what, as SQL: looks at claims, and sweeps for the rows of workers that are gone."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import LiteralString
+
+from psycopg.sql import SQL, Composable, Identifier, Literal
+
+from holdfast.engine import effects, sql
+from holdfast.engine.words import COMMA, LATER, Words, literals
+
+
+class Leases(Words):
+    """Leases, by the worker's heartbeat or in the row itself."""
+
+    @cached_property
+    def still_held(self) -> bytes:
+        types = {"key": self.ledger.key.type, **self.guard_types()}
+        lease = self.ledger.lease
+        return self.render(
+            sql.RENEW if lease else sql.STILL_HELD,
+            arrays=self.arrays(types),
+            names=COMMA.join(Identifier(name) for name in types),
+            guard=self.guard(),
+            states=literals(self.ledger.lifecycle.held),
+            lease=Identifier(lease.column if lease else ""),
+        )
+
+    @cached_property
+    def held_by(self) -> bytes:
+        return self._sweep(sql.HELD_BY)
+
+    @cached_property
+    def orphans(self) -> bytes:
+        return self._sweep(sql.ORPHANS)
+
+    @cached_property
+    def expired(self) -> bytes:
+        return self._sweep(sql.EXPIRED)
+
+    def _sweep(self, template: LiteralString) -> bytes:
+        ledger = self.ledger
+        since = ledger.times.claimed or ledger.times.started or ledger.times.updated or ledger.times.created
+        before = SQL(LATER[ledger.times.kind])
+        return self.render(
+            template,
+            answer=self.answer(),
+            states=literals(ledger.lifecycle.held),
+            owner=Identifier(ledger.owner),
+            holder=self.holder(),
+            since=effects.column_of(since),
+            lease=Identifier(ledger.lease.column if ledger.lease else ""),
+            clock_minus_orphaned=before.format(self._now(), SQL("-%(orphaned)s::float8")),
+            clock_minus_nameless=before.format(self._now(), SQL("-%(nameless)s::float8")),
+            clock_minus_lease=before.format(
+                self._now(), Literal(-float(ledger.lease.seconds if ledger.lease else 0))
+            ),
+        )
+
+    def _now(self) -> Composable:
+        return SQL("(select {})").format(self.clock)

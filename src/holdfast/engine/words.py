@@ -1,0 +1,173 @@
+"""The words that all statements of a ledger share: its names, its clock, and small fragments of SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import LiteralString
+
+from psycopg.sql import SQL, Composable, Identifier, Literal
+
+from holdfast.engine import effects
+from holdfast.engine.ledger import Lane, Ledger, Order
+
+COMMA = SQL(", ")
+
+# What an item has beside its columns. The + keeps these names apart from any column of a user's table.
+PAYLOAD, DELAY, RUN_AT, NOW = "+payload", "+delay", "+run_at", "+now"
+
+CLOCK: Mapping[str, LiteralString] = {
+    "timestamptz": "coalesce(%(now)s::timestamptz, clock_timestamp())",
+    "timestamp": "coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC'",
+    "epoch_ms": "(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint",
+}
+LATER: Mapping[str, LiteralString] = {
+    "timestamptz": "{} + make_interval(secs => {})",
+    "timestamp": "{} + make_interval(secs => {})",
+    "epoch_ms": "{} + ({} * 1000)::bigint",
+}
+FROM_MOMENT: Mapping[str, LiteralString] = {
+    "timestamptz": "{}",
+    "timestamp": "{} at time zone 'UTC'",
+    "epoch_ms": "(extract(epoch from {}) * 1000)::bigint",
+}
+TO_MOMENT: Mapping[str, LiteralString] = {
+    "timestamptz": "{}",
+    "timestamp": "{} at time zone 'UTC'",
+    "epoch_ms": "to_timestamp({} / 1000.0)",
+}
+
+
+class Words:
+    """A ledger's own names as SQL. In every fragment `t` is the row."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.table = Identifier(*ledger.table.split("."))
+        self.key = Identifier(ledger.key.column)
+        self.state = Identifier(ledger.state)
+        self.clock = SQL(CLOCK[ledger.times.kind])
+
+    def state_type(self) -> LiteralString:
+        return self.ledger.state_type  # pyright: ignore[reportReturnType]  checked by the declaration
+
+    def key_type(self) -> LiteralString:
+        return self.ledger.key.type  # pyright: ignore[reportReturnType]  checked by the declaration
+
+    def kind(self) -> Composable:
+        kind = self.ledger.kind
+        return (
+            SQL("t.{}::text").format(Identifier(kind)) if kind else SQL("{}::text").format(self.ledger.name)
+        )
+
+    def payload(self) -> Composable:
+        match self.ledger.payload:
+            case None:
+                return SQL("null::jsonb")
+            case str(column):
+                return effects.column_of(column)
+            case columns:
+                pairs = (SQL("{}, t.{}").format(Literal(name), Identifier(name)) for name in columns)
+                return SQL("jsonb_build_object({})").format(COMMA.join(pairs))
+
+    def fence(self) -> Composable:
+        if self.ledger.fence:
+            return effects.column_of(self.ledger.fence)
+        token = SQL("coalesce(substring(t.{} from '/([0-9]{{1,18}})$')::bigint, 0)")
+        return token.format(Identifier(self.ledger.owner))
+
+    def holder(self) -> Composable:
+        """The id of the worker that holds a row; where the owner is the fence, its first part."""
+        owner = Identifier(self.ledger.owner)
+        if self.ledger.fence:
+            return SQL("t.{}::text").format(owner)
+        return SQL("split_part(t.{}, '/', 1)").format(owner)
+
+    def answer(self) -> Composable:
+        """The fields of a `Claimed`, from an alias t that has the row's columns."""
+        ledger = self.ledger
+        limit = ledger.attempts.limit if ledger.attempts else None
+        fields: Mapping[str, Composable] = {
+            "id": SQL("t.{}").format(self.key),
+            "kind": self.kind(),
+            "payload": SQL("({})::text").format(self.payload()),
+            "state": SQL("t.{}::text").format(self.state),
+            "owner": SQL("t.{}::text").format(Identifier(ledger.owner)),
+            "fence": self.fence(),
+            "attempts": effects.column_of(ledger.attempts.column) if ledger.attempts else SQL("0"),
+            "limit": effects.column_of(limit) if isinstance(limit, str) else SQL("{}::int").format(limit),
+        }
+        return fields(fields)
+
+    def guard(self) -> Composable:
+        """What proves that the row is still the claim's."""
+        owner = SQL("t.{} is not distinct from m.owner").format(Identifier(self.ledger.owner))
+        if self.ledger.fence is None:
+            return owner
+        return SQL("t.{} = m.fence and {}").format(Identifier(self.ledger.fence), owner)
+
+    def guard_types(self) -> dict[str, str]:
+        return {"owner": "text"} | ({"fence": "int8"} if self.ledger.fence else {})
+
+    def told_columns(self) -> tuple[str, ...]:
+        ledger = self.ledger
+        maybe = (ledger.key.column, ledger.attempts and ledger.attempts.column, ledger.fence)
+        return tuple(name for name in maybe if name)
+
+    def facts(self, verb: str, *, due: bool) -> Composable:
+        ledger = self.ledger
+        facts: list[Composable] = [SQL("'verb', {}::text").format(Literal(verb))]
+        if ledger.attempts:
+            facts.append(SQL("'attempt', t.{}").format(Identifier(ledger.attempts.column)))
+        if ledger.fence:
+            facts.append(SQL("'fence', t.{}").format(Identifier(ledger.fence)))
+        if due:
+            facts.append(SQL("'run_at', m.due"))
+        return COMMA.join(facts)
+
+    def journal_names(self) -> dict[str, Composable]:
+        journal = self.ledger.journal
+        assert journal
+        names = {name: Identifier(getattr(journal, name)) for name in ("row", "at", "prev", "next", "detail")}
+        return {"journal": Identifier(*journal.table.split(".")), "key": self.key, **names}
+
+    def arrays(self, types: Mapping[str, str]) -> Composable:
+        """unnest's arguments: one array parameter a column, in their order."""
+        return COMMA.join(
+            SQL("{}::{}[]").format(SQL(safe(f"%({array(place)})s")), SQL(safe(kind)))
+            for place, kind in enumerate(types.values())
+        )
+
+    def render(self, template: LiteralString, **holes: Composable) -> bytes:
+        fixed = {"table": self.table, "key": self.key, "state": self.state, "clock": self.clock}
+        return SQL(template).format(**(fixed | holes)).as_bytes(None)
+
+
+def array(place: int) -> str:
+    """The name of the parameter that fills the column in this place of an unnest."""
+    return f"a{place}"
+
+
+def lane_name(lane: Lane) -> Identifier:
+    return Identifier(f"lane_{lane.name}")
+
+
+def item(name: str) -> Composable:
+    return SQL("i.{}").format(Identifier(name))
+
+
+def safe(word: str) -> LiteralString:
+    """A type or parameter name that the declaration has checked."""
+    return word  # pyright: ignore[reportReturnType]
+
+
+def fields(fields: Mapping[str, Composable]) -> Composable:
+    return COMMA.join(SQL("{} as {}").format(value, Identifier(name)) for name, value in fields.items())
+
+
+def literals(words: Iterable[str]) -> Composable:
+    return COMMA.join(Literal(word) for word in words)
+
+
+def order_by(what: Composable, order: Order) -> Composable:
+    direction = SQL(" desc") if order.descending else SQL("")
+    return what + direction + (SQL(" nulls last") if order.nulls_last else SQL(""))
