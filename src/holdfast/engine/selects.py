@@ -90,7 +90,7 @@ class Selects(Words):
         for name, column in moments.items():
             moment = SQL(TO_MOMENT[times.kind])
             fields[name] = moment.format(effects.column_of(column)) if column else SQL("null::timestamptz")
-        return fields(fields)
+        return named(fields)
 
     def _error(self) -> Composable:
         match self.ledger.errors:

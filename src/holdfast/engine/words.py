@@ -96,7 +96,7 @@ class Words:
             "attempts": effects.column_of(ledger.attempts.column) if ledger.attempts else SQL("0"),
             "limit": effects.column_of(limit) if isinstance(limit, str) else SQL("{}::int").format(limit),
         }
-        return fields(fields)
+        return named(fields)
 
     def guard(self) -> Composable:
         """What proves that the row is still the claim's."""
@@ -160,7 +160,7 @@ def safe(word: str) -> LiteralString:
     return word  # pyright: ignore[reportReturnType]
 
 
-def fields(fields: Mapping[str, Composable]) -> Composable:
+def named(fields: Mapping[str, Composable]) -> Composable:
     return COMMA.join(SQL("{} as {}").format(value, Identifier(name)) for name, value in fields.items())
 
 
