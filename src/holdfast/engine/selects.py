@@ -9,7 +9,7 @@ from psycopg.sql import SQL, Composable, Identifier
 
 from holdfast.engine import effects, sql
 from holdfast.engine.ledger import CodeError, JsonError, Ledger, TextError, TraceError
-from holdfast.engine.words import COMMA, FROM_MOMENT, TO_MOMENT, Words
+from holdfast.engine.words import COMMA, FROM_MOMENT, TO_MOMENT, Words, named
 
 
 class Selects(Words):
