@@ -97,6 +97,16 @@ class SchemaOutdated(HoldfastError):
     exit_code = 3
 
 
+class MigrationError(HoldfastError):
+    """the migration failed and changed nothing: {reason}
+
+    The database refused a statement, or holds something that stands in the way.
+    """
+
+    code = "MIGRATION"
+    status = 503
+
+
 class InvalidInput(HoldfastError):
     """{field}: {message}"""
 

@@ -33,7 +33,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 
-from holdfast.errors import DatabaseAuthError, DatabaseUnavailable, HoldfastError, InvalidInput
+from holdfast.errors import DatabaseAuthError, DatabaseUnavailable, InvalidInput, MigrationError
 
 VERSION_TABLE = "holdfast_version"
 CONNECT_TIMEOUT = 10  # seconds, unless the URL says otherwise
@@ -107,16 +107,6 @@ insert into holdfast_version (version_num) values ('{revision}');
 end
 $holdfast$;
 """
-
-
-class MigrationError(HoldfastError):
-    """the migration failed and changed nothing: {reason}
-
-    The database refused a statement, or holds something that stands in the way.
-    """
-
-    code = "MIGRATION"
-    status = 503
 
 
 def upgrade(url: str, revision: str = "head", schema: str | None = None) -> None:
