@@ -1,0 +1,43 @@
+"""Runs the tests against the oldest PostgreSQL that is supported, from Debian's package postgresql-15.
+
+usage: python tests/oldest.py [pytest arguments]
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BIN = Path(os.environ.get("OLDEST_POSTGRES_BIN", "/usr/lib/postgresql/15/bin"))
+OPTIONS = "-c fsync=off -c full_page_writes=off -c max_connections=300 -c timezone=UTC -c listen_addresses="
+
+
+def main() -> int:
+    if not (BIN / "initdb").exists():
+        sys.exit(f"no PostgreSQL 15 in {BIN}: apt-get install postgresql-15")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-oldest-"))
+    user = pwd.getpwnam("postgres").pw_uid if os.geteuid() == 0 else None
+    if user is not None:
+        os.chown(folder, user, -1)
+    run = {"user": user, "cwd": folder, "check": True, "stdout": subprocess.DEVNULL}
+    data = folder / "data"
+    try:
+        initdb = [BIN / "initdb", "-D", data, "-U", "holdfast", "--auth=trust", "--encoding=UTF8", "--no-sync"]
+        subprocess.run(initdb, **run)
+        control = [BIN / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
+        subprocess.run([*control, "-o", f"{OPTIONS} -c unix_socket_directories={folder}", "start"], **run)
+        try:
+            url = f"postgresql://holdfast@/postgres?host={folder}"
+            env = {**os.environ, "_HOLDFAST_TEST_SERVER": url}
+            return subprocess.run([sys.executable, "-m", "pytest", *sys.argv[1:]], env=env).returncode
+        finally:
+            subprocess.run([*control, "-m", "immediate", "stop"], **run)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Everything works through PgBouncer in transaction mode: no session state, no prepared statements, no LISTEN."""
+
+import asyncio
+import logging
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from holdfast import Context, Holdfast, Settings
+
+PGBOUNCER = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
+
+pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="needs pgbouncer: apt-get install pgbouncer")
+
+CONFIG = """
+[databases]
+* = host={host} port={port} user={user} password={password}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {listen}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 4
+max_client_conn = 100
+server_idle_timeout = 5
+"""
+
+
+@pytest.fixture
+def pooled(settings: Settings) -> Iterator[Settings]:
+    """Settings that lead through a pooler of this test's own."""
+    assert settings.database_url and PGBOUNCER
+    given = conninfo_to_dict(settings.database_url)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-pgbouncer-"))
+    folder.chmod(0o755)
+    config = folder / "pgbouncer.ini"
+    config.write_text(CONFIG.format(listen=port, **given))
+    # It needs the server's socket, which only its owner may use; and it refuses to be root.
+    owner = pwd.getpwuid(Path(str(given["host"])).stat().st_uid)
+    command = [PGBOUNCER, "-q", str(config)]
+    process = subprocess.Popen(command, user=owner.pw_uid if os.geteuid() == 0 else None)
+    url = f"postgresql://{given['user']}@127.0.0.1:{port}/{given['dbname']}"
+    try:
+        yield replace(settings, database_url=url, database_pooler="transaction", poll_interval=0.1)
+    finally:
+        process.terminate()
+        process.wait(10)
+        shutil.rmtree(folder)
+
+
+def application(settings: Settings) -> Holdfast:
+    app = Holdfast(settings)
+
+    @app.handler("note")
+    async def note(text: str, ctx: Context) -> None:
+        conn = await ctx.transaction()
+        await conn.execute("insert into notes values (%s)", [text])
+
+    return app
+
+
+async def test_a_worker_behind_a_transaction_pooler_drains_polls_and_says_so_once(
+    pooled: Settings, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as direct:
+        direct.execute("create table notes (text text)")
+        caplog.set_level(logging.WARNING)
+        async with application(pooled) as app:
+            for number in range(100):
+                await app.enqueue("tasks", "note", f"note {number}")
+            assert await app.worker(concurrency=8).run(until_idle=True) == 0
+        assert direct.execute("select count(*), count(distinct text) from notes").fetchone() == (100, 100)
+        rows = direct.execute("select distinct status::text, attempts from tasks").fetchall()
+        assert rows == [("completed", 1)]
+        assert direct.execute("select count(*) from workers").fetchone() == (0,)
+    assert [r.message for r in caplog.records if "LISTEN" in r.message] == [
+        "no LISTEN through a transaction pooler: polling every 0.1 s; HOLDFAST_DATABASE_DIRECT_URL would help"
+    ]
+
+
+async def test_with_a_direct_url_the_doorbell_rings_past_the_pooler(
+    pooled: Settings, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran = asyncio.Event()
+    # So long a poll that only the doorbell can be the reason for a run within the time limit.
+    app = Holdfast(replace(pooled, database_direct_url=database_url, poll_interval=300))
+
+    @app.handler("ring")
+    async def ring() -> None:
+        ran.set()
+
+    async with app:
+        worker = app.worker()
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(20):
+            await worker.pumps[0].idle.wait()
+            await app.enqueue("tasks", "ring")
+            await ran.wait()
+        worker.stop()
+        await running
+    assert not [r for r in caplog.records if "LISTEN" in r.message]
+
+
+async def test_times_are_utc_behind_a_pooler_although_the_server_says_otherwise(
+    pooled: Settings, database_url: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as direct:
+        name: Any = conninfo_to_dict(database_url)["dbname"]
+        direct.execute(
+            psycopg.sql.SQL("alter database {} set timezone = 'Asia/Tokyo'").format(
+                psycopg.sql.Identifier(name)
+            )
+        )
+        async with Holdfast(pooled) as app:
+            receipt = await app.enqueue("tasks", "x", delay=60)
+            await app.enqueue("tasks", "x", key="twice")
+            await app.enqueue("tasks", "x", key="twice")
+        query = (
+            "select abs(extract(epoch from created_at - (clock_timestamp() at time zone 'UTC'))) < 60,"
+            " abs(extract(epoch from updated_at - (clock_timestamp() at time zone 'UTC'))) < 60,"
+            " extract(epoch from next_retry_at - created_at) = 60 from tasks where id = %s"
+        )
+        assert direct.execute(query, [receipt.id]).fetchone() == (True, True, True)
+        touched = (
+            "select abs(extract(epoch from updated_at - (clock_timestamp() at time zone 'UTC'))) < 60"
+            " from tasks where idempotency_key = 'twice'"
+        )
+        assert direct.execute(touched).fetchone() == (True,)
