@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -22,10 +23,12 @@ from holdfast.db import embedded, pool
 from holdfast.db.settings import Settings
 
 HOME = "_HOLDFAST_TEST_HOME"  # not a setting, so it must not look like one
+SERVER = "_HOLDFAST_TEST_SERVER"  # another server to test on; see oldest.py
 OPTIONS = {"fsync": "off", "full_page_writes": "off", "max_connections": "300"}
 
 Connect = Callable[[], Awaitable[pool.Connection]]
 Eventually = Callable[[Callable[[], object]], None]
+TemporaryHome = Callable[[], AbstractContextManager[Path]]
 
 
 def make_home() -> Path:
@@ -49,8 +52,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
+def temporary_home() -> TemporaryHome:
+    """`with temporary_home() as home`: a home for an embedded server of the test's own."""
+
+    @contextmanager
+    def temporary_home() -> Iterator[Path]:
+        home = make_home()
+        try:
+            yield home
+        finally:
+            remove_home(home)
+
+    return temporary_home
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The URL of the run's server, as its superuser."""
+    """The URL of the run's server, as its superuser: our embedded one, or the one that was named."""
+    if named := os.environ.get(SERVER):
+        yield named
+        return
     with embedded.acquire(Path(os.environ[HOME]), options=OPTIONS) as lease:
         yield lease.url
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
 
-from holdfast.db import cluster, embedded
-from holdfast.errors import DatabaseUnavailable, MissingExtra
+from holdfast.db import embedded
+from holdfast.errors import DatabaseUnavailable
 
 Eventually = Callable[[Callable[[], object]], None]
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
+TemporaryHome = Callable[[], AbstractContextManager[Path]]
 
 # Takes a lease, says so, and keeps it until its standard input ends.
 CLIENT = """
@@ -71,46 +69,23 @@ class Client:
         self.process.communicate()
 
 
-def make_home() -> Path:
-    home = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
-    home.chmod(0o755)
-    return home
-
-
-def remove_home(home: Path) -> None:
-    embedded.stop(home)
-    shutil.rmtree(embedded.status(home).data.parent, ignore_errors=True)
-    shutil.rmtree(home)
-
-
 @pytest.fixture(scope="module")
-def shared_home() -> Iterator[Path]:
-    home = make_home()
-    yield home
-    remove_home(home)
+def shared_home(temporary_home: TemporaryHome) -> Iterator[Path]:
+    with temporary_home() as home:
+        yield home
 
 
 @pytest.fixture
 def home(shared_home: Path) -> Iterator[Path]:
-    """A home that has its data already, and no server running."""
+    """A home whose data may be there already, with no server running."""
     yield shared_home
     embedded.stop(shared_home)
 
 
 @pytest.fixture
-def fresh_home() -> Iterator[Path]:
-    home = make_home()
-    yield home
-    remove_home(home)
-
-
-@pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A stand-in for /var/lib/holdfast."""
-    folder = make_home()
-    monkeypatch.setattr(cluster, "SHARED", folder / "shared")
-    yield folder / "shared"
-    shutil.rmtree(folder)
+def fresh_home(temporary_home: TemporaryHome) -> Iterator[Path]:
+    with temporary_home() as home:
+        yield home
 
 
 def acquire(home: Path) -> embedded.Lease:
@@ -128,13 +103,12 @@ def has_stopped(home: Path) -> Callable[[], bool]:
     return lambda: not embedded.status(home).running
 
 
-def kill_server(pid: int, *, supervisor: bool) -> None:
+def kill_server_and_supervisor(pid: int) -> None:
     server = psutil.Process(pid)
-    doomed = [server, *server.children(recursive=True)]
-    if supervisor:
-        doomed.insert(0, psutil.Process(server.ppid()))
+    doomed = [psutil.Process(server.ppid()), server, *server.children(recursive=True)]
     for process in doomed:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(doomed, timeout=20)
 
 
@@ -205,8 +179,8 @@ def test_after_all_were_killed_the_next_start_recovers_whoever_has_the_old_pid(h
     pid = client.server()
     with acquire(home) as lease:
         query(lease.url, "create table if not exists recovered as select 43 as answer")
+    kill_server_and_supervisor(pid)
     client.kill()
-    kill_server(pid, supervisor=True)
     status = embedded.status(home)
     assert not status.running
     place = home / "postgres"
@@ -320,129 +294,18 @@ def test_folders_are_closed_and_a_password_is_needed(home: Path, monkeypatch: py
             psycopg.connect(lease.url.replace(password, "guess"))
 
 
-def test_data_of_another_version_are_refused_untouched(home: Path):
-    with acquire(home):
-        version = embedded.status(home).data / "PG_VERSION"
-    embedded.stop(home)
-    version.write_text("17\n")
-    try:
-        with pytest.raises(DatabaseUnavailable, match="made by PostgreSQL 17, the embedded one is 18"):
-            acquire(home)
-    finally:
-        version.write_text("18\n")
-
-
 def test_a_server_that_dies_at_its_start_is_told_with_the_end_of_its_log(home: Path):
     with pytest.raises(DatabaseUnavailable, match=r"did not start(.|\n)*invalid value for parameter"):
         embedded.acquire(home, options={"max_connections": "many"})
 
 
-def test_without_the_wheel_the_error_names_the_extra(home: Path, monkeypatch: pytest.MonkeyPatch):
-    def find_nothing(name: str) -> None:
-        return None
-
-    monkeypatch.setattr(cluster.importlib.util, "find_spec", find_nothing)
-    with pytest.raises(MissingExtra, match=r"holdfast\[embedded\]"):
-        acquire(home)
-
-
-@pytest.mark.parametrize("name", ["sp ace", 'quo"te,comma', "per%cent?&=#", "ü" * 60])
-def test_a_home_may_have_any_name_and_any_length(fresh_home: Path, name: str):
-    home = fresh_home / name
-    with acquire(home) as lease:
-        assert query(lease.url, "select 1") == 1
-        socket = (home / "postgres" / "socket").resolve()
-        assert stat.S_IMODE(socket.stat().st_mode) == 0o700
-    embedded.stop(home)
-    if (home / "postgres" / "socket").is_symlink():
-        shutil.rmtree(socket)
-
-
-@as_root
-def test_a_socket_folder_of_somebody_else_is_refused(fresh_home: Path):
-    home = fresh_home / ("long" * 30)
-    with acquire(home):
-        socket = (home / "postgres" / "socket").readlink()
-    embedded.stop(home)
-    os.chown(socket, 65534, 65534)
-    try:
-        with pytest.raises(DatabaseUnavailable, match="belongs to somebody else"):
-            acquire(home)
-    finally:
-        shutil.rmtree(socket)
-
-
-@as_root
-def test_root_runs_it_as_an_unprivileged_user(home: Path):
-    with acquire(home):
-        pid = embedded.status(home).pid
-        uids = psutil.Process(pid).uids()
-        assert 0 not in uids
-        assert embedded.status(home).data.stat().st_uid == uids.real
-
-
-@as_root
-def test_a_home_that_the_servers_user_cannot_reach_has_its_data_elsewhere(elsewhere: Path, tmp_path: Path):
-    home = tmp_path / "home"
-    tmp_path.chmod(0o700)
-    with acquire(home) as lease:
-        query(lease.url, "create table kept as select 44 as answer")
-        data = embedded.status(home).data
-        assert data.is_relative_to(elsewhere)
-        assert (home / "postgres" / "data").is_symlink()
-        assert stat.S_IMODE(data.stat().st_mode) == 0o700
-    with acquire(home) as lease:
-        assert query(lease.url, "select answer from kept") == 44
-    embedded.stop(home)
-    shutil.rmtree(elsewhere)
-    assert embedded.status(home).running is False
-    with pytest.raises(DatabaseUnavailable, match="nothing was changed"):
-        acquire(home)
-
-
-@as_root
-def test_data_that_became_unreachable_are_not_replaced_by_empty_ones(fresh_home: Path):
-    with acquire(fresh_home):
-        pass
-    embedded.stop(fresh_home)
-    fresh_home.chmod(0o700)
-    with pytest.raises(DatabaseUnavailable, match="cannot enter"):
-        acquire(fresh_home)
-
-
-@as_root
-def test_programs_that_the_servers_user_cannot_run_are_copied(
-    home: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def cannot_run(*_: object) -> bool:
-        return False
-
-    monkeypatch.setattr(cluster, "_runs", cannot_run)
-    for _ in range(2):
-        with acquire(home):
-            program = psutil.Process(embedded.status(home).pid).exe()
-            assert Path(program).is_relative_to(elsewhere)
-        embedded.stop(home)
-    assert len(list(elsewhere.iterdir())) == 1
-
-
-@as_root
-def test_an_ordinary_user_has_a_server_of_their_own_and_root_may_help(fresh_home: Path):
-    interpreter = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
-    os.chown(fresh_home, 65534, 65534)
-    command = [interpreter, "-c", CLIENT, str(fresh_home)]
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    probe = [interpreter, "-c", "import psycopg, holdfast.db.embedded"]
-    nobody = {"user": 65534, "group": 65534, "extra_groups": [], "env": environment, "cwd": "/"}
-    if subprocess.run(probe, capture_output=True, check=False, **nobody).returncode:
-        pytest.skip("no Python here that an ordinary user can run with our packages")
-    for _ in range(2):  # the second time after root has been there
-        done = subprocess.run(command, capture_output=True, check=True, input="", text=True, **nobody)
-        assert done.stdout.startswith("ready")
-        with acquire(fresh_home) as lease:
-            assert query(lease.url, "select 1") == 1
-            assert psutil.Process(embedded.status(fresh_home).pid).uids().real == 65534
-        embedded.stop(fresh_home)
+def test_a_server_whose_home_was_deleted_still_stops_with_its_last_client(temporary_home: TemporaryHome):
+    with temporary_home() as home:
+        client = Client(home)
+        server = psutil.Process(client.server())
+        (home / "postgres").rename(home / "gone")
+        client.leave()
+        server.wait(20)
 
 
 def test_threads_of_one_process_may_start_it_together(home: Path):

@@ -50,19 +50,19 @@ log_checkpoints = off
 """
 
 
-def prepare(place: Path, options: Mapping[str, str]) -> Path:
-    """Make everything ready for a start, and return the path of `postgres`; the caller holds the lock."""
+def prepare(place: Path, options: Mapping[str, str], lock: int) -> Path:
+    """Make everything ready for a start, and return the path of `postgres`; `lock` is the supervisor's."""
     user = _server_user(place)
     binaries = _binaries(user)
     if (place / "data").is_symlink() or (place / "data").exists():
         _check_data(place, user)
     else:
-        _initialise(place, binaries, user, sync=options.get("fsync", "on") != "off")
-    lock = try_lock(server_lock(place))
-    if lock is not None:  # else a server whose supervisor was killed still runs, and is taken over as it is
+        _initialise(place, binaries, user, lock, sync=options.get("fsync", "on") != "off")
+    server = try_lock(server_lock(place))
+    if server is not None:  # else a server whose supervisor was killed still runs, and is taken over as it is
         _prepare_socket(place, user)
         remove_traces(place)
-        os.close(lock)
+        os.close(server)
     return binaries / "postgres"
 
 
@@ -90,7 +90,9 @@ def _service_user() -> pwd.struct_passwd:
     return pwd.getpwnam("nobody")
 
 
-def _run(command: Sequence[str | Path], user: pwd.struct_passwd | None, feed: str = "") -> None:
+def _run(
+    command: Sequence[str | Path], user: pwd.struct_passwd | None, feed: str = "", keep: Sequence[int] = ()
+) -> None:
     """Run a command as the server's user, or raise with the last lines that it said."""
     done = subprocess.run(  # noqa: S603
         command,
@@ -98,6 +100,7 @@ def _run(command: Sequence[str | Path], user: pwd.struct_passwd | None, feed: st
         group=user.pw_gid if user else None,
         extra_groups=[] if user else None,
         input=feed,
+        pass_fds=keep,
         env=ENVIRONMENT,
         cwd="/",
         capture_output=True,
@@ -196,7 +199,9 @@ def _check_data(place: Path, user: pwd.struct_passwd | None) -> None:
         )
 
 
-def _initialise(place: Path, binaries: Path, user: pwd.struct_passwd | None, *, sync: bool) -> None:
+def _initialise(
+    place: Path, binaries: Path, user: pwd.struct_passwd | None, lock: int, *, sync: bool
+) -> None:
     """Make the data folder beside its place and rename it when complete: a crash leaves nothing half."""
     ground = place
     if not _reaches(user, place):
@@ -210,7 +215,7 @@ def _initialise(place: Path, binaries: Path, user: pwd.struct_passwd | None, *, 
         if user:
             os.chown(work / "password", user.pw_uid, user.pw_gid)
             os.chown(work, user.pw_uid, user.pw_gid)
-        _initdb(work, binaries, user, sync=sync)
+        _initdb(work, binaries, user, lock, sync=sync)
         _write_secret(place / "password", password)
         (work / "data").rename(ground / "data")
         if ground != place:
@@ -220,16 +225,17 @@ def _initialise(place: Path, binaries: Path, user: pwd.struct_passwd | None, *, 
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _initdb(work: Path, binaries: Path, user: pwd.struct_passwd | None, *, sync: bool) -> None:
+def _initdb(work: Path, binaries: Path, user: pwd.struct_passwd | None, lock: int, *, sync: bool) -> None:
+    """Make `data` in the work folder; the programs hold the lock too, in case that we are killed."""
     data = work / "data"
     command = [binaries / "initdb", "-D", data, "--username=holdfast", f"--pwfile={work / 'password'}"]
     command += ["--auth=scram-sha-256", "--encoding=UTF8", "--no-locale"]
     command += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-    _run([*command, *([] if sync else ["--no-sync"])], user)
+    _run([*command, *([] if sync else ["--no-sync"])], user, keep=[lock])
     with (data / "postgresql.conf").open("a") as configuration:
         configuration.write(CONFIGURATION.format(shared_buffers=_shared_buffers()))
     single = [binaries / "postgres", "--single", "-D", data, "-c", f"fsync={'on' if sync else 'off'}"]
-    _run([*single, "postgres"], user, feed="create database holdfast\n")
+    _run([*single, "postgres"], user, feed="create database holdfast\n", keep=[lock])
 
 
 def _ground_elsewhere(place: Path) -> Path:

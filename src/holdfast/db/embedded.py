@@ -218,7 +218,7 @@ def _await_server(place: Path, options: Mapping[str, str]) -> str:
 
 def _start_supervisor(place: Path, lock: int, options: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Prepare the ground, and start the supervisor with our lock in its hands."""
-    postgres = prepare(place, options)
+    postgres = prepare(place, options, lock)
     log = place / "log"
     if log.exists() and log.stat().st_size > LOG_BYTES:
         log.replace(place / "log.1")

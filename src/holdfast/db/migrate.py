@@ -33,22 +33,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 
-from holdfast.errors import DatabaseAuthError, DatabaseUnavailable, InvalidInput, MigrationError
+from holdfast.db.pool import explain
+from holdfast.errors import DatabaseUnavailable, InvalidInput, MigrationError
 
 VERSION_TABLE = "holdfast_version"
 CONNECT_TIMEOUT = 10  # seconds, unless the URL says otherwise
 
 # Alembic's `op` and `context` are names of the whole process.
 _ALEMBIC = threading.Lock()
-
-# What a server says that was reached and will not have us: libpq has no code for it, only words.
-_REFUSALS = (
-    "authentication failed",
-    "no password supplied",
-    "does not exist",
-    "pg_hba.conf",
-    "permission denied",
-)
 
 _SETTLE = """
 select set_config('TimeZone', 'UTC', true),
@@ -208,10 +200,7 @@ def _connect(url: str) -> psycopg.Connection[Any]:
         given: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT, **conninfo_to_dict(url)}
         return psycopg.connect(prepare_threshold=None, **given)
     except psycopg.OperationalError as error:
-        reason = _first_line(error).removeprefix("connection failed: ").removeprefix("connection is bad: ")
-        if any(word in reason for word in _REFUSALS):
-            raise DatabaseAuthError(message=f"PostgreSQL refused the connection: {reason}") from None
-        raise DatabaseUnavailable(message=f"PostgreSQL cannot be reached: {reason}") from None
+        raise explain(error, url) from None
     except psycopg.ProgrammingError:
         # libpq's own words would repeat the URL, and with it the password.
         raise InvalidInput(

@@ -65,7 +65,11 @@ async def open_pool(settings: Settings, url: str) -> Pool:
         open=False,
         name="holdfast",
     )
-    await pool.open()
+    try:
+        await pool.open()
+    except BaseException:
+        await pool.close()
+        raise
     return pool
 
 
@@ -104,7 +108,7 @@ async def connect(
             )
             break
         except psycopg.Error as error:
-            failure = _explain(error, url)
+            failure = explain(error, url)
             if isinstance(failure, DatabaseAuthError) or not left:
                 raise failure from None  # the original may quote what it was given
         await asyncio.sleep(left.pop(0))
@@ -160,11 +164,11 @@ async def _configure(connection: Connection) -> None:
         await connection.commit()
 
 
-def _explain(error: psycopg.Error, url: str) -> DatabaseUnavailable | DatabaseAuthError:
+def explain(error: psycopg.Error, url: str) -> DatabaseUnavailable | DatabaseAuthError:
     """Our error for a failed connection: what happened, to whom, where, and what to look at."""
     given = conninfo_to_dict(url)
     user, host = given.get("user") or "the default user", given.get("host") or "the local socket"
-    said = str(error).strip()
+    said = " ".join(str(error).split())  # libpq writes several lines
     if any(words in said for words in _REFUSED_USER) or ('role "' in said and "does not exist" in said):
         return DatabaseAuthError(
             message=f"authentication failed for the user {user} on {host}: check the user and the password "

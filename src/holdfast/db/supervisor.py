@@ -119,6 +119,7 @@ class Supervisor:
     def __init__(self, place: Path, postgres: str, options: list[str]) -> None:
         self.place = place
         self.stopping = threading.Event()
+        self.child: subprocess.Popen[bytes] | None = None
         socket = str(socket_folder(place)).replace('"', '""')
         fixed = [
             f"port={PORT}",
@@ -135,8 +136,8 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self.on_signal)
         threading.Thread(target=self.stop_after_the_last_client, daemon=True).start()
         while True:
-            child = self.start()
-            code = child.wait() if child else 0
+            self.child = self.start()
+            code = self.child.wait() if self.child else 0
             if self.stopping.is_set() or code >= 0:  # it was told to stop, or could not start
                 return 0 if self.stopping.is_set() else code
             remove_traces(self.place)
@@ -175,8 +176,14 @@ class Supervisor:
 
     def stop(self) -> None:
         self.stopping.set()
-        if not stop_server(self.place, STOP_SECONDS):
-            stop_server(self.place, STOP_SECONDS, signal.SIGQUIT)  # without a last checkpoint, still safe
+        for how in (
+            signal.SIGINT,
+            signal.SIGQUIT,
+        ):  # in good order; else without a last checkpoint, still safe
+            if self.child:
+                self.child.send_signal(how)  # reaches it also when somebody has deleted its folder
+            if stop_server(self.place, STOP_SECONDS, how):
+                break
 
 
 def main(arguments: list[str]) -> int:
