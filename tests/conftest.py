@@ -143,7 +143,7 @@ def _migrated(postgres: str) -> str:
 
     with (Path(os.environ[HOME]) / "template.lock").open("w") as lock, _administer(postgres) as server:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not server.execute("select from pg_database where datname = 'migrated'").fetchone():
+        if not server.execute("select 1 from pg_database where datname = 'migrated'").fetchone():
             server.execute("create database unfinished template template0")
             upgrade(_url_of(postgres, "unfinished"))
             server.execute("alter database unfinished rename to migrated")

@@ -30,7 +30,8 @@ def main() -> int:
         control = [BIN / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
         subprocess.run([*control, "-o", f"{OPTIONS} -c unix_socket_directories={folder}", "start"], **run)
         try:
-            url = f"postgresql://holdfast@/postgres?host={folder}"
+            subprocess.run([BIN / "createdb", "-h", folder, "-U", "holdfast", "holdfast"], **run)
+            url = f"postgresql://holdfast@/holdfast?host={folder}"
             env = {**os.environ, "_HOLDFAST_TEST_SERVER": url}
             return subprocess.run([sys.executable, "-m", "pytest", *sys.argv[1:]], env=env).returncode
         finally:

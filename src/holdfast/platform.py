@@ -34,6 +34,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 APPS: tuple[Ledger, ...] = (TASKS,)
 METADATA = tasks_table.metadata
+READ_ELSEWHERE = ("HOLDFAST_APP",)  # by the command line: no setting, and no slip of the pen
 
 
 class Holdfast:
@@ -54,7 +55,7 @@ class Holdfast:
     def settings(self) -> Settings:
         """The settings, read once, at first use."""
         if self._settings is None:
-            self._settings = settings_module.load()
+            self._settings = settings_module.load(known=READ_ELSEWHERE)
             for warning in self._settings.warnings:
                 log.warning("%s", warning)
         return self._settings
@@ -143,6 +144,7 @@ class Holdfast:
         limit: int | None = None,
         queue: str | None = None,
         tenant: Any = None,
+        extras: Mapping[str, Any] | None = None,
         by: str | None = None,
         conn: Connection | None = None,
     ) -> Receipt:
@@ -157,6 +159,7 @@ class Holdfast:
             limit=limit,
             queue=queue,
             tenant=tenant,
+            extras=extras or {},
         )
         item = self._fit(ledger, item)
         if conn is not None:
@@ -200,7 +203,7 @@ class Holdfast:
             )
             for name in ledgers or self.stores
         ]
-        return Worker(self.database, shares, self.handlers)
+        return Worker(self.database, shares, self.handlers, stores=list(self.stores.values()))
 
     def _concurrency(self, ledger: str, given: Mapping[str, int] | int | None) -> int:
         number = given.get(ledger) if isinstance(given, Mapping) else given

@@ -9,20 +9,21 @@ from datetime import datetime
 from typing import Any
 
 from psycopg import AsyncConnection, DataError, IntegrityError
-from psycopg.rows import dict_row
+from psycopg.rows import dict_row, tuple_row
 
 from holdfast.engine import intake, reading
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.statements import Statements
 from holdfast.engine.values import Item, Receipt
-from holdfast.engine.words import PAYLOAD, array
-from holdfast.errors import IdempotencyConflict, InvalidInput
+from holdfast.engine.words import PAYLOAD, UNIQUE, array
+from holdfast.errors import HoldfastError, IdempotencyConflict, InvalidInput
 
 Connection = AsyncConnection[Any]
 Columns = dict[str, Any]  # one row: column -> value
 Rows = Mapping[int, Columns]  # rows by their place in the caller's list
 Shape = tuple[tuple[str, ...], tuple[str, ...]]  # the columns filled, and those the payload is spread over
 Identity = tuple[str, ...]
+ROUNDS = 100  # far more often than rows can vanish between an insert and the look at what stood in its way
 
 
 class Adder:
@@ -32,7 +33,7 @@ class Adder:
         self.ledger = ledger
         self.sql = statements
 
-    async def copy(self, conn: Connection, items: Iterable[Item]) -> int:
+    async def copy(self, conn: Connection, items: Iterable[Item], now: datetime | None) -> int:
         """Writes items by COPY inside the caller's transaction."""
         if self.ledger.journal:
             raise InvalidInput(field="items", message=f"{self.ledger.name} has a journal: use enqueue_many")
@@ -41,13 +42,29 @@ class Adder:
             groups.setdefault(tuple(found), []).append(found)
         for shape in groups:
             reading.must_be_plain(self.ledger, shape)
-        async with conn.cursor() as cursor:
-            for shape, rows in groups.items():
-                columns = tuple(self._column(name) for name in shape)
-                async with cursor.copy(self.sql.copy(columns)) as copy:
-                    for row in rows:
-                        await copy.write_row(tuple(row.values()))
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(self.sql.moment, {"now": now})
+            ((moment,),) = await cursor.fetchall()
+            fixed = self._fixed(moment)
+            try:
+                for shape, rows in groups.items():
+                    columns = (*(self._column(name) for name in shape), *fixed)
+                    async with cursor.copy(self.sql.copy(columns)) as copy:
+                        for row in rows:
+                            await copy.write_row((*row.values(), *fixed.values()))
+            except (DataError, IntegrityError) as error:
+                raise reading.refused(error) from None
         return sum(len(rows) for rows in groups.values())
+
+    def _fixed(self, moment: Any) -> Columns:
+        """What every new row has alike, whatever the defaults of its columns."""
+        ledger = self.ledger
+        fixed: Columns = {ledger.state: ledger.lifecycle.initial, ledger.times.created: moment}
+        if ledger.times.updated:
+            fixed[ledger.times.updated] = moment
+        if ledger.due and not ledger.due.cleared:
+            fixed[ledger.due.column] = moment
+        return fixed
 
     def _column(self, name: str) -> str:
         return str(self.ledger.payload) if name == PAYLOAD else name
@@ -74,7 +91,9 @@ class Adder:
         )
         async with scope:
             # A row that stood in the way may be gone before we look at it: then the way is free, try again.
-            while waiting:
+            for _ in range(ROUNDS):
+                if not waiting:
+                    break
                 for shape, group in self._groups(waiting).items():
                     answers |= await self._insert(conn, shape, group, by, now)
                 waiting = {place: row for place, row in waiting.items() if place not in answers}
@@ -83,13 +102,19 @@ class Adder:
                 if waiting and looks_up:
                     answers |= await self._existing(conn, waiting)
                     waiting = {place: row for place, row in waiting.items() if place not in answers}
+            if waiting:
+                what = f"{self.ledger.name}: a row is refused that breaks no rule of the declaration"
+                raise HoldfastError(message=f"{what}; compare both by `holdfast doctor`")
         return [answers[place] for place in range(len(rows))]
 
     def _groups(self, rows: Rows) -> dict[Shape, dict[int, Columns]]:
-        """Rows that fill the same columns go into one statement; of those with one identity the first."""
+        """Rows that fill the same columns go into one statement; of those with one identity the first.
+
+        In the order of their identities: then of two bulks with the same keys one waits, and never both.
+        """
         groups: dict[Shape, dict[int, Columns]] = {}
         seen: set[Identity] = set()
-        for place, row in rows.items():
+        for place, row in sorted(rows.items(), key=lambda one: self._identity(one[1]) or ()):
             identity = self._identity(row)
             if identity is not None:
                 if identity in seen:
@@ -117,7 +142,7 @@ class Adder:
         params: Columns = {
             array(place): [row[name] for row in group.values()] for place, name in enumerate(columns)
         }
-        params |= {"now": now, "detail": json.dumps({"by": by}) if by else None}
+        params |= {"now": now, "detail": json.dumps({"by": intake.absorb(by)}) if by else None}
         try:
             async with conn.cursor(row_factory=dict_row) as cursor:
                 await cursor.execute(self.sql.enqueue(columns, spread), params)
@@ -128,18 +153,18 @@ class Adder:
 
     def _receipts(self, group: Rows, found: Sequence[Mapping[str, Any]]) -> dict[int, Receipt]:
         key = self.ledger.key.column
-        by_identity = {self._found_identity(row): row["key"] for row in found}
-        if all(self._identity(row) is None for row in group.values()):
-            return {place: Receipt(answer["key"], True) for place, answer in zip(group, found, strict=True)}
-        receipts: dict[int, Receipt] = {}
-        for place, row in group.items():
-            answer = by_identity.get(self._identity(row) or ())
-            if answer is not None:
-                receipts[place] = Receipt(answer, key not in row or answer == row[key])
-        return receipts
+        if len(found) == len(group):  # none is missing: they come back in the order in which they went in
+            answers = zip(group.items(), (row[key] for row in found), strict=True)
+            return {place: Receipt(own, row.get(key, own) == own) for (place, row), own in answers}
+        if self.ledger.key.make:
+            made = {row[key] for row in found}
+            return {place: Receipt(row[key], True) for place, row in group.items() if row[key] in made}
+        inserted = {self._found_identity(row): row[key] for row in found}
+        identities = {place: self._identity(row) for place, row in group.items()}
+        return {place: Receipt(inserted[own], True) for place, own in identities.items() if own in inserted}
 
     def _found_identity(self, row: Mapping[str, Any]) -> Identity:
-        return tuple(str(value) for name, value in row.items() if name.startswith("unique_"))
+        return tuple(str(value) for name, value in row.items() if name.startswith(UNIQUE))
 
     def _repeats(self, rows: Sequence[Columns], answers: Mapping[int, Receipt]) -> dict[int, Receipt]:
         """A key that came twice in one bulk: the later ones get the id of the first."""
@@ -166,10 +191,10 @@ class Adder:
         }
         async with conn.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(self.sql.existing(), params)
-            found = {self._found_identity(row): row for row in await cursor.fetchall()}
+            found = {row["place"]: row for row in await cursor.fetchall()}
         receipts: dict[int, Receipt] = {}
-        for place, row in waiting.items():
-            standing = found.get(self._identity(row) or ())
+        for number, (place, row) in enumerate(waiting.items(), start=1):
+            standing = found.get(number)
             if standing is None:
                 continue
             kind = row.get(self.ledger.kind) if self.ledger.kind else standing["kind"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from holdfast.engine import intake
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
 from holdfast.engine.outcomes import Cancel, Crashed, Done, Ending, Fail, Retry, Snooze
-from holdfast.engine.values import Claimed, Fault, Move
+from holdfast.engine.values import Claimed, Fault, Json, Move
+from holdfast.errors import InvalidInput
 
 LOST = Fault(code="WORKER_LOST", message="worker lost")
 
@@ -33,7 +36,10 @@ class Backoff:
 
     def delay(self, exponent: int, draw: Callable[[], float] = random.random) -> float:
         """The wait for the given exponent; `draw` gives a number in [0, 1)."""
-        bound = min(self.cap, self.base * self.factor ** min(exponent, 1000))
+        try:
+            bound = min(self.cap, self.base * self.factor**exponent)
+        except OverflowError:
+            bound = self.cap
         if self.jitter == "full":
             return bound * draw()
         return min(self.cap, bound * (1 + self.jitter * (2 * draw() - 1)))
@@ -52,9 +58,9 @@ def decide(
     """What becomes of a claimed row whose run ended so."""
     match ending:
         case Done(result):
-            return Move(verb="finish", claim=claim, result=result)
+            return _finish(ledger, claim, result)
         case Snooze(seconds):
-            return _if_there(ledger, "snooze", claim, delay=max(0.0, seconds))
+            return _if_there(ledger, "snooze", claim, delay=_wait(seconds))
         case Fail(reason, code, trace):
             return Move(verb="reject", claim=claim, fault=Fault(code=code, message=reason, trace=trace))
         case Cancel(reason):
@@ -80,6 +86,23 @@ def decide_lost(ledger: Ledger, claim: Claimed) -> Move:
     return Move(verb=verb, claim=claim, fault=LOST)
 
 
+def _finish(ledger: Ledger, claim: Claimed, result: Json) -> Move:
+    """A result goes into the journal as JSON; one that is not JSON would spoil the batch, and never fits."""
+    if ledger.journal is None or result is None:
+        return Move(verb="finish", claim=claim)
+    try:
+        text = intake.payload_text(result)
+    except InvalidInput as error:
+        fault = Fault(code="RESULT_NOT_JSON", message=f"the result {error.fields['message']}")
+        return Move(verb="reject", claim=claim, fault=fault)
+    return Move(verb="finish", claim=claim, result=json.loads(text or "null"))
+
+
+def _wait(seconds: float) -> float:
+    """What a handler asked for, within what a due time can hold."""
+    return min(max(0.0, seconds), intake.LONGEST_WAIT)
+
+
 def _last(ledger: Ledger, claim: Claimed) -> bool:
     return ledger.at_limit(claim.attempts, claim.limit)
 
@@ -97,7 +120,7 @@ def _bad_run(
         return Move(verb=verb, claim=claim, fault=fault)
     if _last(ledger, claim):
         return Move(verb="exhaust", claim=claim, fault=fault)
-    delay = backoff.delay(_exponent(ledger, claim), draw) if after is None else max(0.0, after)
+    delay = backoff.delay(_exponent(ledger, claim), draw) if after is None else _wait(after)
     return Move(verb="retry", claim=claim, fault=fault, delay=delay)
 
 

@@ -66,6 +66,11 @@ def _ends(ledger: Ledger, verb: Verb) -> bool:
     return ledger.to(verb) in ledger.ends
 
 
+def _leaves_end(ledger: Ledger, verb: Verb) -> bool:
+    """Whether the row may have ended before, and is now worked on again."""
+    return any(state in ledger.ends for state in ledger.lifecycle.allowed(verb))
+
+
 def _owner(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
     if verb == "claim":
         yield _set(ledger.owner, SQL("%(owner)s"))
@@ -99,7 +104,7 @@ def _times(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
         yield from _started(ledger, times.started, verb)
     if times.finished and _ends(ledger, verb):
         yield _set(times.finished, NOW)
-    elif times.finished and _goes_back(ledger, verb):
+    elif times.finished and (_goes_back(ledger, verb) or _leaves_end(ledger, verb)):
         yield _set(times.finished, NULL)
     if times.updated:
         yield _set(times.updated, NOW)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, cached_property
 
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
@@ -17,6 +17,7 @@ from holdfast.engine.words import (
     NOW,
     PAYLOAD,
     RUN_AT,
+    UNIQUE,
     Words,
     item,
     literals,
@@ -78,6 +79,8 @@ class Inserts(Words):
             yield ledger.due.column, SQL(LATER[ledger.times.kind]).format(now, item(DELAY))
         if ledger.due and RUN_AT in shape:
             yield ledger.due.column, SQL(FROM_MOMENT[ledger.times.kind]).format(item(RUN_AT))
+        if ledger.due and not ledger.due.cleared and not {DELAY, RUN_AT} & set(shape):
+            yield ledger.due.column, now
         yield ledger.state, SQL("{}::{}").format(Literal(ledger.lifecycle.initial), SQL(self.state_type()))
         yield ledger.times.created, now
         if ledger.times.updated:
@@ -87,12 +90,11 @@ class Inserts(Words):
         """What tells an enqueued row from the others: its key and the columns of its idempotency rule."""
         rule = self.ledger.idempotency
         columns = (*rule.scope, rule.column) if rule else ()
-        named = [SQL("t.{} as key").format(self.key)]
-        if self.ledger.journal:
-            named += [effects.column_of(name) for name in self.told_columns()]
+        told = self.told_columns() if self.ledger.journal else (self.ledger.key.column,)
+        named = [effects.column_of(name) for name in told]
         if rule:
             named += [
-                SQL("t.{}::text as {}").format(Identifier(name), Identifier(f"unique_{place}"))
+                SQL("t.{}::text as {}").format(Identifier(name), Identifier(f"{UNIQUE}{place}"))
                 for place, name in enumerate(columns)
             ]
         return COMMA.join(named)
@@ -127,13 +129,17 @@ class Inserts(Words):
         match = (SQL("t.{0} = i.{0}").format(Identifier(name)) for name in columns)
         return self.render(
             sql.EXISTING,
-            returning=self._identity(),
             kind=self.kind(),
             arrays=self.arrays({name: types[name] for name in columns}),
             names=COMMA.join(Identifier(name) for name in columns),
             match=SQL(" and ").join(match),
             predicate=SQL(" and ").join([SQL("true"), *self._rule_conditions(SQL("t."))]),
         )
+
+    @cached_property
+    def moment(self) -> bytes:
+        """The clock, for rows whose columns are written as they are."""
+        return self.render(sql.MOMENT)
 
     def _copy(self, columns: tuple[str, ...]) -> bytes:
         return self.render(sql.COPY, columns=COMMA.join(Identifier(name) for name in columns))

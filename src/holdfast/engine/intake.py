@@ -7,9 +7,9 @@ from a failing run are the exception: they are cleaned and cut, never refused, s
 from __future__ import annotations
 
 import json
-import math
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -18,7 +18,12 @@ from holdfast.engine.values import Fault, Item
 from holdfast.engine.words import DELAY, PAYLOAD, RUN_AT
 from holdfast.errors import InvalidInput
 
-INT4 = range(-(2**31), 2**31)
+INT2, INT4, INT8 = (range(-(2**bits), 2**bits) for bits in (15, 31, 63))
+INTEGERS = {
+    **dict.fromkeys(("smallint", "int2"), INT2),
+    **dict.fromkeys(("integer", "int", "int4"), INT4),
+    **dict.fromkeys(("bigint", "int8"), INT8),
+}
 MAX_PAYLOAD_BYTES = 1024 * 1024
 LONGEST_WAIT = 100 * 365 * 86400.0
 
@@ -61,9 +66,9 @@ def _kind(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
         if item.kind not in (None, ledger.name):
             raise InvalidInput(field="kind", message=f"{ledger.name} has one kind only: leave it out")
         return
-    if item.kind is None or not item.kind.strip():
+    if item.kind is None or not clean_text(ledger.kind, item.kind).strip():
         raise InvalidInput(field=ledger.kind, message="must not be empty")
-    found[ledger.kind] = clean_text(ledger.kind, item.kind)
+    found[ledger.kind] = item.kind
 
 
 def _key(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
@@ -71,9 +76,9 @@ def _key(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
         return
     if ledger.idempotency is None:
         raise InvalidInput(field="key", message=f"{ledger.name} has no idempotency key")
-    if not item.key:
+    if not clean_text(ledger.idempotency.column, item.key):
         raise InvalidInput(field=ledger.idempotency.column, message="must not be empty: leave it out instead")
-    found[ledger.idempotency.column] = clean_text(ledger.idempotency.column, item.key)
+    found[ledger.idempotency.column] = item.key
 
 
 def _numbers(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
@@ -108,8 +113,8 @@ def _when(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
     if item.delay is not None and item.run_at is not None:
         raise InvalidInput(field="delay", message="give delay or run_at, not both")
     if item.delay is not None:
-        if not math.isfinite(item.delay) or not 0 <= item.delay <= LONGEST_WAIT:
-            raise InvalidInput(field="delay", message=f"must be 0 or more seconds, not {item.delay}")
+        if not isinstance(item.delay, (int, float)) or not 0 <= item.delay <= LONGEST_WAIT:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(field="delay", message=f"must be 0 or more seconds, not {item.delay!r}")
         if item.delay:
             found[DELAY] = float(item.delay)
     if item.run_at is not None:
@@ -118,7 +123,7 @@ def _when(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
 
 def aware(field: str, moment: datetime) -> datetime:
     """The moment, if it has a zone: a time without one means nothing to a database."""
-    if moment.tzinfo is None or moment.utcoffset() is None:
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(field=field, message="must have a time zone, like 2030-01-31T12:00:00+00:00")
     return moment
 
@@ -127,25 +132,50 @@ def _place(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
     if item.queue is not None:
         if ledger.queue is None:
             raise InvalidInput(field="queue", message=f"{ledger.name} has no queues")
-        if not item.queue.strip():
+        if not clean_text(ledger.queue, item.queue).strip():
             raise InvalidInput(field=ledger.queue, message="must not be empty")
-        found[ledger.queue] = clean_text(ledger.queue, item.queue)
+        found[ledger.queue] = item.queue
     if ledger.tenant is not None:
         if item.tenant is None:
             raise InvalidInput(field=ledger.tenant.name, message="must be given")
-        found[ledger.tenant.name] = item.tenant
+        found[ledger.tenant.name] = typed(ledger.tenant.name, ledger.tenant.type, item.tenant)
     elif item.tenant is not None:
         raise InvalidInput(field="tenant", message=f"{ledger.name} has no tenants")
-    known = {extra.name for extra in ledger.extras}
+    known = {extra.name: extra.type for extra in ledger.extras}
     for name, value in item.extras.items():
         if name not in known:
             raise InvalidInput(field=name, message=f"is not a column that {ledger.name} lets you fill")
         if value is not None:
-            found[name] = value
+            found[name] = typed(name, known[name], value)
+    if item.key is not None and ledger.idempotency:
+        for name in ledger.idempotency.scope:
+            if name not in found:
+                raise InvalidInput(field=name, message="must be given: the key is unique within it only")
+
+
+def typed(field: str, kind: str, value: Any) -> Any:
+    """The value as what a column of that type holds, where we know the type."""
+    kind = kind.lower()
+    if kind == "uuid" and not isinstance(value, UUID):
+        try:
+            return UUID(str(value))
+        except ValueError:
+            raise InvalidInput(field=field, message=f"{value!r} is not a UUID") from None
+    if kind in INTEGERS:
+        try:
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidInput(field=field, message=f"{value!r} is not a whole number") from None
+        if number not in INTEGERS[kind]:
+            raise InvalidInput(field=field, message=f"{value!r} is out of range")
+        return number
+    return clean_text(field, value) if isinstance(value, str) else value
 
 
 def clean_text(field: str, text: str) -> str:
     """The text, if PostgreSQL can store it."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(field=field, message=f"must be a text, not {text!r}")
     if "\x00" in text:
         raise InvalidInput(field=field, message="must not contain U+0000")
     try:

@@ -41,7 +41,9 @@ class Leases(Words):
 
     def _sweep(self, template: LiteralString) -> bytes:
         ledger = self.ledger
-        since = ledger.times.claimed or ledger.times.started or ledger.times.updated or ledger.times.created
+        times, lease = ledger.times, ledger.lease and ledger.lease.column
+        started = None if times.first_start else times.started
+        since = times.claimed or lease or started or times.updated or times.created
         before = SQL(LATER[ledger.times.kind])
         return self.render(
             template,

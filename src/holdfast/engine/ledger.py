@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
+from holdfast.engine import sql
 from holdfast.engine.lifecycle import VERBS, Edge, Lifecycle, Verb
 from holdfast.errors import LedgerError
 
 TimeKind = Literal["timestamptz", "timestamp", "epoch_ms"]
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_ ]*(\(\d+\))?")
+TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_ ]*(\.[A-Za-z_][A-Za-z0-9_ ]*)?(\(\d+\))?")
 
 
 def uuid7() -> UUID:
@@ -305,6 +306,9 @@ class Ledger:
             yield f"the name {self.name!r} must be lower case letters, digits and _, at most 40"
         if not 1 <= len(self.table.split(".")) <= 2 or not all(self.table.split(".")):
             yield f"the table {self.table!r} must be `table` or `schema.table`"
+        for table in (self.table, *((self.journal.table,) if self.journal else ())):
+            if table in sql.NAMES or table.startswith("lane_"):
+                yield f"the table {table!r} has a name that our statements use: write it as `schema.{table}`"
         further = (*self.extras, self.tenant) if self.tenant else self.extras
         for word in (self.key.type, self.state_type, *(column.type for column in further)):
             if not TYPE.fullmatch(word):
@@ -340,6 +344,8 @@ class Ledger:
         for lane in self.lanes:
             if not NAME.fullmatch(lane.name):
                 yield f"the lane's name {lane.name!r} must be lower case letters, digits and _"
+            if self.due and self.due.column not in (lane.due, *lane.empty):
+                yield f"the lane {lane.name!r} ignores {self.due.column!r}: make it `due` or `empty`"
             for state in lane.states:
                 if state not in self.lifecycle.waiting:
                     yield f"the lane {lane.name!r} takes rows in {state!r}, from which no 'claim' edge leads"
@@ -367,7 +373,7 @@ class Ledger:
     def _column_problems(self) -> Iterable[str]:
         seen: dict[str, str] = {}
         for role, column in self.columns():
-            if not column or "\x00" in column or len(column.encode()) > 63:
+            if not column or {"\x00", "%"} & set(column) or len(column.encode()) > 63:
                 yield f"{role}: {column!r} cannot be the name of a column"
             if column in seen:
                 yield f"the column {column!r} is both {seen[column]} and {role}"
@@ -380,6 +386,10 @@ class Ledger:
             if self.idempotency.within:
                 yield "repeat='touch' fits no key that is unique within some states only: use 'refuse'"
         if self.idempotency:
+            fillable = {name for role, name in self.columns() if role in ("kind", "queue", "tenant", "extra")}
+            for name in self.idempotency.scope:
+                if name not in fillable:
+                    yield f"the idempotency rule has the scope {name!r}, which no enqueue fills"
             for state in self.idempotency.within:
                 if state not in self.states:
                     yield f"the idempotency rule names the state {state!r}, which is not among the states"

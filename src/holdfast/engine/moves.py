@@ -24,9 +24,7 @@ class Moves(Words):
         return self.render(
             sql.CLAIM,
             lanes=SQL(",\n").join(self.lane(lane) for lane in ledger.lanes),
-            union=SQL(" union all ").join(
-                SQL("select * from {}").format(lane_name(lane)) for lane in ledger.lanes
-            ),
+            union=SQL(" union all ").join(SQL(sql.PICKS).format(lane_name(lane)) for lane in ledger.lanes),
             rank=COMMA.join(order_by(name, order) for name, order in rank),
             sets=effects.sets(ledger, "claim"),
             returning=COMMA.join(effects.column_of(name) for name in self.claim_columns()),

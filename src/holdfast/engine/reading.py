@@ -7,7 +7,6 @@ import binascii
 import json
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from psycopg import DataError, IntegrityError
 
@@ -17,26 +16,10 @@ from holdfast.engine.values import Filter, Move, Row
 from holdfast.engine.words import DELAY, PAYLOAD, RUN_AT
 from holdfast.errors import InvalidInput
 
-INTEGERS = ("smallint", "int2", "integer", "int", "int4", "bigint", "int8")
-
 
 def key_of(ledger: Ledger, id: Any) -> Any:
     """The id as the key's own type, or `InvalidInput`."""
-    field, kind = ledger.key.column, ledger.key.type.lower()
-    if kind == "uuid" and not isinstance(id, UUID):
-        try:
-            return UUID(str(id))
-        except ValueError:
-            raise InvalidInput(field=field, message=f"{id!r} is not a UUID") from None
-    if kind in INTEGERS:
-        try:
-            number = int(id)
-        except (TypeError, ValueError):
-            raise InvalidInput(field=field, message=f"{id!r} is not a whole number") from None
-        if not -(2**63) <= number < 2**63:
-            raise InvalidInput(field=field, message=f"{id!r} is out of range")
-        return number
-    return intake.clean_text(field, id) if isinstance(id, str) else id
+    return intake.typed(ledger.key.column, ledger.key.type, id)
 
 
 def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -58,7 +41,7 @@ def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str
     if which.tenant is not None:
         if ledger.tenant is None:
             raise InvalidInput(field="tenant", message=f"{ledger.name} has no tenants")
-        params["tenant"] = which.tenant
+        params["tenant"] = intake.typed(ledger.tenant.name, ledger.tenant.type, which.tenant)
     for name in ("created_after", "created_before"):
         if (moment := getattr(which, name)) is not None:
             params[name] = intake.aware(name, moment)

@@ -79,7 +79,7 @@ class Selects(Words):
             "attempts": effects.column_of(ledger.attempts.column) if ledger.attempts else SQL("null::int"),
             "limit": effects.column_of(limit) if isinstance(limit, str) else SQL("{}::int").format(limit),
             "error": self._error(),
-            "columns": SQL("to_jsonb(t)"),
+            "columns": SQL("to_jsonb(t.*)"),
         }
         moments = {
             "due": ledger.due and ledger.due.column,

@@ -13,6 +13,9 @@ Habits that every statement keeps:
 
 from typing import LiteralString
 
+# What the statements call their own parts: a table of such a name would be hidden by them.
+NAMES = frozenset(("asked", "clock", "hops", "items", "moved", "moves", "picked", "told"))
+
 CLAIM: LiteralString = """\
 with clock as materialized (
     select {clock} as now
@@ -45,6 +48,8 @@ LANE: LiteralString = """\
     limit %(limit)s
     for no key update of t skip locked
 )"""
+
+PICKS: LiteralString = "select * from {}"
 
 # The same for a ledger with queues: one index search for each queue that the worker serves.
 LANE_BY_QUEUE: LiteralString = """\
@@ -158,11 +163,13 @@ NOTHING: LiteralString = """
 
 # The rows that stood in the way of an enqueue.
 EXISTING: LiteralString = """\
-select {returning}, t.{state}::text as state, {kind} as kind
+select i."+place" as place, t.{key} as key, t.{state}::text as state, {kind} as kind
 from {table} as t
-join unnest({arrays}) as i ({names}) on {match}
+join unnest({arrays}) with ordinality as i ({names}, "+place") on {match}
 where {predicate}
 """
+
+MOMENT: LiteralString = "select {clock} as now"
 
 COPY: LiteralString = "copy {table} ({columns}) from stdin"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -27,7 +28,8 @@ from holdfast.errors import ClaimLost, IllegalEdge, InvalidInput, NotFound
 
 Connection = AsyncConnection[Any]
 
-_claims = itertools.count(1)  # makes the owner token of each claim of this process its own
+# Makes the owner token of each claim its own, also when a process comes back under its old worker id.
+_claims = itertools.count(secrets.randbelow(10**15))
 WAKING: tuple[Verb, ...] = ("release", "lose", "requeue")
 BATCH = 1000
 
@@ -55,10 +57,10 @@ class Store:
         """Adds all items or none, and answers in their order. A key that comes twice is one row."""
         return await self.adder.add(conn, list(self.adder.checked(items)), by, now)
 
-    async def copy(self, conn: Connection, items: Iterable[Item]) -> int:
+    async def copy(self, conn: Connection, items: Iterable[Item], *, now: datetime | None = None) -> int:
         """Adds very many rows by COPY, all or none, and answers how many. For items without a key."""
         async with conn.transaction():
-            count = await self.adder.copy(conn, items)
+            count = await self.adder.copy(conn, items, now)
             await self.ring(conn)
         return count
 
@@ -96,7 +98,7 @@ class Store:
             "owner": token,
             "limit": limit,
             "kinds": None if kinds is None else list(kinds),
-            "queues": list(queues),
+            "queues": list(dict.fromkeys(queues)),
             "detail": json.dumps({"worker": owner}),
             "now": now,
         }
@@ -130,9 +132,11 @@ class Store:
         """
         if "start" not in self.sql.moves:
             return list(claims)
-        moves = [Move(verb="start", claim=claim) for claim in claims]
-        moved = await _keys_of([await self._send(conn, "start", moves, now)])
-        return [replace(claim, state=self.ledger.to("start")) for claim in claims if claim.id in moved]
+        started: set[Claimed] = set()
+        for moves in _rounds([Move(verb="start", claim=claim) for claim in claims]):
+            moved = await _keys_of([await self._send(conn, "start", moves, now)])
+            started |= {move.claim for move in moves if move.claim.id in moved}
+        return [replace(claim, state=self.ledger.to("start")) for claim in claims if claim in started]
 
     async def move(
         self, conn: Connection, moves: Sequence[Move], *, now: datetime | None = None
@@ -154,9 +158,10 @@ class Store:
         for one in moves:
             verbs.setdefault(one.verb, []).append(one)
         ends = [
-            await self._send(conn, verb, group, now)
+            await self._send(conn, verb, part, now)
             for verb, group in verbs.items()
             if verb in self.sql.moves
+            for part in _rounds(group)
         ]
         if any(verb in WAKING for verb in verbs):
             await self.ring(conn)
@@ -298,6 +303,7 @@ class Store:
     async def _order_where(
         self, conn: Connection, verb: Verb, which: Filter, by: str | None, now: datetime | None
     ) -> int:
+        reading.conditions(self.ledger, which)
         allowed = self.ledger.lifecycle.allowed(verb)
         states = tuple(state for state in which.states or allowed if state in allowed)
         if not states:
@@ -319,7 +325,7 @@ class Store:
         if verb not in self.sql.orders:
             return frozenset()
         fault = Fault(code="CANCELLED", message=self.ledger.cancelled_text or "")
-        values: dict[str, Any] = {"detail": json.dumps({"by": by} if by else {})}
+        values: dict[str, Any] = {"detail": json.dumps({"by": intake.absorb(by)} if by else {})}
         if self.ledger.errors:
             errors = intake.error_values(self.ledger.errors, fault)
             values |= {f"error_{place}": value for place, value in enumerate(errors)}
@@ -368,6 +374,21 @@ class Store:
         async with conn.cursor(row_factory=class_row(Count)) as cursor:
             await cursor.execute(self.sql.counts(shape), params)
             return await cursor.fetchall()
+
+
+def _rounds(moves: Iterable[Move]) -> list[list[Move]]:
+    """Moves that may go into one statement: each row once, in the order of the keys.
+
+    A row that is named twice, by an old claim beside a new one, is asked about twice, so that each claim is
+    judged alone. The order is the one in which others lock, so that two batches seldom wait for each other.
+    """
+    rounds: list[dict[Any, Move]] = []
+    for move in sorted(moves, key=lambda one: one.claim.id):
+        free = next((part for part in rounds if move.claim.id not in part), None)
+        if free is None:
+            rounds.append(free := {})
+        free[move.claim.id] = move
+    return [list(part.values()) for part in rounds]
 
 
 async def _keys_of(cursors: Iterable[AsyncCursor[Any]]) -> frozenset[Any]:

@@ -13,22 +13,23 @@ from holdfast.engine.ledger import Lane, Ledger, Order
 COMMA = SQL(", ")
 
 # What an item has beside its columns. The + keeps these names apart from any column of a user's table.
-PAYLOAD, DELAY, RUN_AT, NOW = "+payload", "+delay", "+run_at", "+now"
+PAYLOAD, DELAY, RUN_AT, NOW, UNIQUE = "+payload", "+delay", "+run_at", "+now", "+unique_"
 
+# Where time is counted in milliseconds the clock is late and a due time is not early, never the reverse.
 CLOCK: Mapping[str, LiteralString] = {
     "timestamptz": "coalesce(%(now)s::timestamptz, clock_timestamp())",
     "timestamp": "coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC'",
-    "epoch_ms": "(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint",
+    "epoch_ms": "floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint",
 }
 LATER: Mapping[str, LiteralString] = {
     "timestamptz": "{} + make_interval(secs => {})",
     "timestamp": "{} + make_interval(secs => {})",
-    "epoch_ms": "{} + ({} * 1000)::bigint",
+    "epoch_ms": "{} + ceil({} * 1000)::bigint",
 }
 FROM_MOMENT: Mapping[str, LiteralString] = {
     "timestamptz": "{}",
     "timestamp": "{} at time zone 'UTC'",
-    "epoch_ms": "(extract(epoch from {}) * 1000)::bigint",
+    "epoch_ms": "ceil(extract(epoch from {}) * 1000)::bigint",
 }
 TO_MOMENT: Mapping[str, LiteralString] = {
     "timestamptz": "{}",
@@ -76,11 +77,11 @@ class Words:
         return token.format(Identifier(self.ledger.owner))
 
     def holder(self) -> Composable:
-        """The id of the worker that holds a row; where the owner is the fence, its first part."""
+        """The id of the worker that holds a row; where the owner is the fence, its part before the token."""
         owner = Identifier(self.ledger.owner)
         if self.ledger.fence:
             return SQL("t.{}::text").format(owner)
-        return SQL("split_part(t.{}, '/', 1)").format(owner)
+        return SQL("regexp_replace(t.{}, '/[0-9]+$', '')").format(owner)
 
     def answer(self) -> Composable:
         """The fields of a `Claimed`, from an alias t that has the row's columns."""

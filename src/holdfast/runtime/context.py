@@ -33,6 +33,7 @@ class Context:
         self._database = database
         self._places = places
         self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
         self._conn: AsyncConnection[Any] | None = None
         self._transaction: AbstractAsyncContextManager[AsyncTransaction] | None = None
 
@@ -59,13 +60,14 @@ class Context:
         What is written on it commits together with the finish, or not at all: when the handler answers
         `Done` or `Snooze` and the claim still holds, both are committed; otherwise both are rolled back.
         """
-        if self._conn is None:
-            await self._stack.enter_async_context(self._places)
-            conn = await self._stack.enter_async_context(self._database.connection())
-            transaction = conn.transaction()
-            await transaction.__aenter__()
-            self._conn, self._transaction = conn, transaction
-        return self._conn
+        async with self._opening:  # a handler may ask from several tasks of its own
+            if self._conn is None:
+                await self._stack.enter_async_context(self._places)
+                conn = await self._stack.enter_async_context(self._database.connection())
+                transaction = conn.transaction()
+                await transaction.__aenter__()
+                self._conn, self._transaction = conn, transaction
+            return self._conn
 
     @property
     def opened(self) -> AsyncConnection[Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -46,13 +47,30 @@ async def execute(handler: Handler, claim: Claimed, context: Context, places: Pl
             return crash_of(error)
         context.cancelled.set()
         return Crashed(code="TIMEOUT", message=f"timed out after {handler.timeout:g} s")
-    except ClaimLost:
-        raise asyncio.CancelledError from None
+    except ClaimLost as lost:
+        if (lost.fields.get("id"), lost.fields.get("fence")) == (claim.id, claim.fence):
+            raise asyncio.CancelledError from None
+        return crash_of(lost)
     except ProcessDied as error:
         return Crashed(code="PROCESS_DIED", message=str(error))
-    except Exception as error:
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return crash_of(error)  # the handler's own making: nobody called the run off
+    except (Exception, SystemExit) as error:
         return crash_of(error)
-    return answer if isinstance(answer, Crashed) else outcome_of(answer)
+    return answer if isinstance(answer, Crashed) else _outcome(answer)
+
+
+def _outcome(answer: Any) -> Ending:
+    """The answer as an outcome. Work that was handed back unfinished is not done."""
+    if inspect.iscoroutine(answer):
+        answer.close()
+    elif not (inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer)):
+        return outcome_of(answer)
+    message = f"the handler returned a {type(answer).__name__}, which nobody runs: is its `async def` hidden?"
+    return Crashed(code="UNFINISHED", message=message)
 
 
 async def _call(handler: Handler, payload: Any, context: Context, places: Places) -> Any:

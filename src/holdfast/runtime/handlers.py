@@ -14,6 +14,7 @@ from holdfast.errors import InvalidInput
 from holdfast.runtime.context import Context, SyncContext
 
 Place = Literal["loop", "thread", "process"]
+BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +82,21 @@ def describe(function: Callable[..., Any], kind: str, *, place: Place | None, **
     """Reads a function's signature: the payload comes first, then the context, each if it wants it."""
     if not kind or not kind.strip():
         raise InvalidInput(field="kind", message="must not be empty")
+    if not inspect.isroutine(function) or inspect.isgeneratorfunction(function):
+        raise InvalidInput(field="handler", message=f"{kind!r} must be a function that does not yield")
+    if inspect.isasyncgenfunction(function):
+        raise InvalidInput(field="handler", message=f"{kind!r} must not yield: return an outcome")
     where = place or ("loop" if inspect.iscoroutinefunction(function) else "thread")
     if (where == "loop") != inspect.iscoroutinefunction(function):
         need = "be async" if where == "loop" else "not be async"
         raise InvalidInput(field="place", message=f"a handler that runs in the {where} must {need}")
     hints = get_type_hints(function)
-    names = list(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    names = [name for name, one in parameters.items() if one.kind in BY_PLACE]
     contexts = [name for name in names if hints.get(name) in (Context, SyncContext) or name == "ctx"]
     payloads = [name for name in names if name not in contexts]
-    if len(payloads) > 1 or len(contexts) > 1 or names != payloads + contexts:
+    odd = len(names) < len(parameters) or len(payloads) > 1 or len(contexts) > 1
+    if odd or names != payloads + contexts:
         raise InvalidInput(
             field="handler", message=f"{kind!r} must take (payload), (payload, ctx), (ctx) or ()"
         )

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -27,6 +27,7 @@ log = logging.getLogger("holdfast.worker")
 
 LOSSES = (psycopg.OperationalError, psycopg.InterfaceError, HoldfastError, OSError)
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
+SOON = 0.05  # seconds: the shortest wait for the next election
 MARGIN = 0.9  # a leader stops its duties when this share of its term is over
 
 
@@ -53,10 +54,17 @@ class Keeper:
         self.leads = False
         self._until = 0.0  # on the monotonic clock: when to stop the duties
         self._elected = asyncio.Event()
+        self._vacant = asyncio.Event()
         self._stopped = asyncio.Event()
         self._ready: asyncio.Future[None] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def stand(self) -> None:
+        """The leader has resigned: try at once. May be called from any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the keeper has ended, and its loop with it
+                self._loop.call_soon_threadsafe(self._vacant.set)
 
     # -- the thread ----------------------------------------------------------------------------------
 
@@ -118,8 +126,17 @@ class Keeper:
             await self._beat(conn)
 
     async def _electing(self, conn: Connection) -> None:
-        while not await self._pause(self.database.settings.leader_term / 3):
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(await self._next_try(conn)):
+                    await self._vacant.wait()
+            self._vacant.clear()
             await self._elect(conn)
+
+    async def _next_try(self, conn: Connection) -> float:
+        """A third of a term, or as soon as the leader's term ends unrenewed."""
+        third = self.database.settings.leader_term / 3
+        return third if self.leads else min(third, await presence.vacant_in(conn) + SOON)
 
     async def _beat(self, conn: Connection) -> None:
         """Says that we are alive. A worker without a row was given up: it goes on under a new id."""

@@ -10,16 +10,18 @@ import re
 import secrets
 import socket
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
-from psycopg import AsyncConnection
+from psycopg import AsyncClientCursor, AsyncConnection
+from psycopg.rows import class_row
 
 from holdfast.runtime import queries
 
 Connection = AsyncConnection[Any]
+CHANNEL = "holdfast_lead"  # rung when a leader has resigned
 ALPHABET = string.ascii_lowercase + string.digits
 
 
@@ -64,19 +66,31 @@ async def beat(conn: Connection, id: str, *, now: datetime | None = None) -> boo
 
 async def elect(conn: Connection, id: str, term: float, *, now: datetime | None = None) -> bool:
     """Takes or extends the lead for `term` seconds, unless another leads; a sign of life as well."""
-    # Sent as one: a process that is frozen half-way must not hold the lock that all elections need.
-    async with conn.pipeline(), conn.transaction():
-        await conn.execute(queries.ELECTION)
-        cursor = await conn.execute(queries.ELECT, {"id": id, "term": term, "now": now})
-    row = await cursor.fetchone()
+    row = await _under_the_lock(conn, queries.ELECT, {"id": id, "term": term, "now": now})
     return bool(row and row[0])
 
 
 async def resign(conn: Connection, id: str) -> None:
-    """Gives the lead up at once."""
-    async with conn.pipeline(), conn.transaction():
-        await conn.execute(queries.ELECTION)
-        await conn.execute(queries.RESIGN, {"id": id})
+    """Gives the lead up at once, and rings for the others to elect."""
+    await _under_the_lock(conn, queries.RESIGN, {"id": id, "channel": CHANNEL})
+
+
+async def vacant_in(conn: Connection) -> float:
+    """Seconds until the lead falls free if nobody renews it; 0 when nobody leads."""
+    row = await (await conn.execute(queries.VACANT)).fetchone()
+    return max(0.0, row[0]) if row and row[0] is not None else 0.0
+
+
+async def _under_the_lock(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> Any:
+    """Runs the query in a transaction that has the election's lock; answers with its first row.
+
+    Both statements are one message, bound by the client: the server goes through with them, and a process
+    that is frozen half-way cannot keep the lock that all elections need. A pipeline would send them apart.
+    """
+    async with AsyncClientCursor(conn) as cursor:
+        await cursor.execute(queries.ELECTION + query, params)
+        cursor.nextset()
+        return await cursor.fetchone()
 
 
 async def deregister(conn: Connection, id: str) -> None:
@@ -96,3 +110,21 @@ async def alive(conn: Connection) -> Sequence[str]:
     """The ids of all workers that have a row."""
     cursor = await conn.execute(queries.ALIVE)
     return [row[0] for row in await cursor.fetchall()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Present:
+    """A worker as its row has it; `silent` is the age of its heartbeat in seconds."""
+
+    id: str
+    pool_size: int
+    serves: Sequence[str]
+    leads: bool
+    silent: float
+
+
+async def fleet(conn: Connection) -> Sequence[Present]:
+    """The workers that there are, the oldest first."""
+    async with conn.cursor(row_factory=class_row(Present)) as cursor:
+        await cursor.execute(queries.FLEET)
+        return await cursor.fetchall()

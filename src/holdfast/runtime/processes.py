@@ -59,7 +59,7 @@ class Processes:
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls the function in a process. Cancelling this kills that process."""
         call = pickle.dumps((function, arguments))
-        process, pipe = self._idle.pop() if self._idle else await asyncio.to_thread(self._start)
+        process, pipe = self._kept() or await asyncio.to_thread(self._start)
         try:
             pipe.send_bytes(call)
             await _readable(pipe)
@@ -74,6 +74,14 @@ class Processes:
             raise
         self._idle.append((process, pipe))
         return answer
+
+    def _kept(self) -> tuple[Any, Connection] | None:
+        while self._idle:
+            process, pipe = self._idle.pop()
+            if process.is_alive():
+                return process, pipe
+            pipe.close()  # killed while it waited, which is no fault of the next call
+        return None
 
     def _start(self) -> tuple[Any, Connection]:
         ours, theirs = _spawn.Pipe()

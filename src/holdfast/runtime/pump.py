@@ -28,6 +28,8 @@ from holdfast.runtime.handlers import Handler, Handlers
 log = logging.getLogger("holdfast.worker")
 
 LOSSES = (psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable, DatabaseAuthError)
+REFUSALS = (psycopg.Error, TypeError, ValueError)  # of a move that has something no column can take
+UNWRITABLE = "UNWRITABLE"
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
 
 
@@ -102,7 +104,7 @@ class Pump:
             while self.claiming or self.running or self.moves:
                 try:
                     async with await self.database.connect(f"worker {self.ledger.name}") as conn:
-                        await self._release_strays(conn)
+                        self._look = True
                         wait = FIRST_WAIT
                         await self._turns(conn)
                 except LOSSES as error:
@@ -135,12 +137,12 @@ class Pump:
 
     async def _turn(self, conn: Connection) -> None:
         """Writes what has ended, claims what there is room for, and starts it."""
+        if self._look or time.monotonic() - self._looked >= self._look_every():
+            await self._look_after(conn)
         moves, self.moves = self.moves, []
         owner, free = self.owner, self._free()
         try:
             claims = await self._write_and_claim(conn, moves, owner, free)
-            if self._look or time.monotonic() - self._looked >= self._look_every():
-                await self._look_after(conn)
             known = [claim for claim in claims if self._knows(claim)]
             started = await self.store.start(conn, known) if known else []
         except LOSSES:
@@ -166,15 +168,40 @@ class Pump:
         self, conn: Connection, moves: Sequence[Move], owner: str, free: int
     ) -> list[Claimed]:
         kinds, queues = self._kinds(), self.share.queues
-        if moves and free:
-            moved, claims = await self.store.turn(conn, moves, owner, free, kinds=kinds, queues=queues)
-        else:
-            moved = await self.store.move(conn, moves) if moves else frozenset[Any]()
-            claims = await self.store.claim(conn, owner, free, kinds=kinds, queues=queues) if free else []
+        try:
+            if moves and free:
+                moved, claims = await self.store.turn(conn, moves, owner, free, kinds=kinds, queues=queues)
+            else:
+                moved = await self.store.move(conn, moves) if moves else frozenset[Any]()
+                claims = await self.store.claim(conn, owner, free, kinds=kinds, queues=queues) if free else []
+        except LOSSES:
+            raise
+        except REFUSALS:
+            if not moves:
+                raise
+            moved, claims = await self._write_alone(conn, moves), list[Claimed]()
         for move in moves:
             if move.claim.id not in moved:
                 log.warning("%s %s: %s came too late", self.ledger.name, move.claim.id, move.verb)
         return claims
+
+    async def _write_alone(self, conn: Connection, moves: Sequence[Move]) -> frozenset[Any]:
+        """Each move by itself, since together they were refused; one that is refused again is a bad run."""
+        moved: frozenset[Any] = frozenset()
+        for move in moves:
+            try:
+                moved |= await self.store.move(conn, [move])
+            except LOSSES:
+                raise
+            except REFUSALS as error:
+                log.error(
+                    "%s %s: %s cannot be written: %s", self.ledger.name, move.claim.id, move.verb, error
+                )
+                if move.fault is None or move.fault.code != UNWRITABLE:
+                    crash = Crashed(code=UNWRITABLE, message=f"its {move.verb} cannot be written: {error}")
+                    self.moves.append(decide(self.ledger, move.claim, crash))
+        self._wake.set()
+        return moved
 
     def _kinds(self) -> Sequence[str] | None:
         if self.share.kinds is not None:
@@ -189,6 +216,7 @@ class Pump:
     async def _look_after(self, conn: Connection) -> None:
         """Sees which rows are still ours, and stops the handlers of those that are not."""
         self._look, self._looked = False, time.monotonic()
+        await self._release_strays(conn)
         runs = list(self.running.values())
         held = await self.store.heartbeat(conn, [run.claim for run in runs]) if runs else frozenset[Any]()
         for run in runs:
@@ -210,6 +238,8 @@ class Pump:
     def _begin(self, claim: Claimed) -> None:
         assert self._group
         self.idle.clear()
+        if earlier := self.running.get(claim.id):  # called off and let run again before we looked
+            self._drop(earlier)
         context = Context(self.store, claim, self.database, self.places.transactions)
         task = self._group.create_task(self._run(claim, context))
         self.running[claim.id] = Run(claim, context, task)

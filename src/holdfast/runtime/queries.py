@@ -21,7 +21,7 @@ DEREGISTER: LiteralString = "delete from workers where id = %(id)s"
 # Taken in a statement of its own: the snapshot of the next one is then younger than the wait for the lock.
 # One lock for each place where a `workers` table lives.
 ELECTION: LiteralString = """
-select pg_advisory_xact_lock(hashtextextended('holdfast leader ' || current_schema(), 0))
+select pg_advisory_xact_lock(hashtextextended('holdfast leader ' || current_schema(), 0));
 """
 
 # Takes or extends the lease unless another live leader has it, and clears every stale flag.
@@ -49,7 +49,20 @@ elected as (
 select is_leader from elected where id = %(id)s
 """
 
-RESIGN: LiteralString = "update workers set is_leader = false, leader_until = null where id = %(id)s"
+# Seconds until the lead falls free, if nobody renews it.
+VACANT: LiteralString = """
+select extract(epoch from max(leader_until) - (clock_timestamp() at time zone 'UTC'))::float8
+from workers where is_leader
+"""
+
+# Gives the lead up and calls for an election.
+RESIGN: LiteralString = """
+with resigned as (
+    update workers set is_leader = false, leader_until = null where id = %(id)s and is_leader
+    returning id
+)
+select pg_notify(%(channel)s, '') from resigned
+"""
 
 # A worker that is silent for too long. The leader that looks is alive by having been elected.
 BURY: LiteralString = """
@@ -67,3 +80,12 @@ ALIVE: LiteralString = "select id from workers"
 
 # A leader that is frozen in the middle of a duty must not keep its locks from the next one.
 IMPATIENT: LiteralString = "set local idle_in_transaction_session_timeout = '5s'"
+
+# Who is there; `silent` is the age of the heartbeat in seconds.
+FLEET: LiteralString = """
+select w.id, w.pool_size, w.serves,
+    w.is_leader and w.leader_until > clock.now as leads,
+    extract(epoch from clock.now - w.last_heartbeat)::float8 as silent
+from workers as w, (select clock_timestamp() at time zone 'UTC' as now) as clock
+order by w.started_at, w.id
+"""

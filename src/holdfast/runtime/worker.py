@@ -19,6 +19,7 @@ from importlib.metadata import version
 
 from holdfast.db.database import Database
 from holdfast.db.listen import listen
+from holdfast.engine.store import Store
 from holdfast.engine.values import Move
 from holdfast.runtime import presence
 from holdfast.runtime.duties import Duty, reaping
@@ -34,10 +35,18 @@ UNLIMITED_RUN = 3600.0  # seconds that a run without a time limit may take befor
 
 
 class Worker:
-    """Takes from several ledgers at once, with a concurrency for each."""
+    """Takes from several ledgers at once, with a concurrency for each.
+
+    `stores` are all ledgers of the platform: a worker that leads sweeps those that it does not serve, too.
+    """
 
     def __init__(
-        self, database: Database, shares: Sequence[Share], handlers: Handlers, duties: Sequence[Duty] = ()
+        self,
+        database: Database,
+        shares: Sequence[Share],
+        handlers: Handlers,
+        duties: Sequence[Duty] = (),
+        stores: Sequence[Store] = (),
     ) -> None:
         self.database = database
         slots = sum(share.concurrency for share in shares)
@@ -50,7 +59,7 @@ class Worker:
         settings = database.settings
         longest = max((h.timeout or UNLIMITED_RUN for h in handlers), default=UNLIMITED_RUN)
         sweep = reaping(
-            [share.store for share in shares],
+            stores or [share.store for share in shares],
             every=settings.heartbeat_interval / 2,
             timeout=settings.worker_timeout,
             nameless=2 * longest,
@@ -112,6 +121,7 @@ class Worker:
         for pump in self.pumps:
             rings[pump.ledger.channel] = pump.ring
             rings[pump.ledger.cancel_channel] = pump.look
+        rings[presence.CHANNEL] = self.keeper.stand
         await listen(self.database, list(rings), lambda channel: rings[channel](), log=log)
 
     def _given_up(self, new_id: str) -> None:

@@ -1,0 +1,74 @@
+"""`holdfast doctor`: whether the tables are what the ledgers' declarations say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import application, options, output
+
+if TYPE_CHECKING:
+    from holdfast.engine.doctor import Diagnosis
+    from holdfast.platform import Holdfast
+
+SIGNS = {"missing": "✗", "warning": "!", "fine": "✓"}
+
+
+def doctor(
+    ledger: Annotated[
+        str | None, typer.Argument(metavar="[LEDGER]", help="The ledger; default: all of them.")
+    ] = None,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print only the SQL that mends what is missing.")
+    ] = False,
+    app: options.App = None,
+    json: options.Json = False,
+) -> None:
+    """Compare ledgers with their live tables, and tell what is missing; exit code 1 when something is."""
+    found = application.load(app)
+    names = [ledger] if ledger else list(found.stores)
+    for name in names:
+        found.store(name)
+    application.settle(found)
+    diagnoses = application.run(_examine(found, names))
+    if sql:
+        scripts = [script for one in diagnoses if (script := one.remedy())]
+        if scripts:
+            output.line("\n".join(scripts).rstrip())
+    elif json:
+        output.data([_told(one) for one in diagnoses])
+    else:
+        for one in diagnoses:
+            _print(one)
+    if not all(one.healthy for one in diagnoses):
+        raise typer.Exit(1)
+
+
+async def _examine(app: Holdfast, names: list[str]) -> list[Diagnosis]:
+    from holdfast.engine.doctor import examine
+
+    async with app, app.database.connection() as conn:
+        return [await examine(conn, app.store(name).ledger) for name in names]
+
+
+def _told(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "ledger": diagnosis.ledger,
+        "healthy": diagnosis.healthy,
+        "findings": diagnosis.findings,
+        "lanes": diagnosis.lanes,
+        "remedy": diagnosis.remedy(),
+    }
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    output.line(f"{diagnosis.ledger}: {'healthy' if diagnosis.healthy else 'something is missing'}")
+    for finding in diagnosis.findings:
+        output.line(f"  {SIGNS.get(finding.severity, '·')} {output.readable(finding.what)}")
+        if finding.promise_lost:
+            output.line(f"    without it: {output.readable(finding.promise_lost)}")
+    for lane in diagnosis.lanes:
+        output.line(f"  {SIGNS['fine' if lane.served else 'warning']} lane {lane.lane}: {lane.plan}")
+    if remedy := diagnosis.remedy():
+        output.line("\n" + remedy.rstrip() + "\n")

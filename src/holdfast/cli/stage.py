@@ -1,0 +1,201 @@
+"""What `holdfast up` does: starts the database and a worker, feeds it, shows it, and stops it all again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TextIO
+
+import psycopg
+
+from holdfast import logs
+from holdfast.cli import application, output
+from holdfast.cli.snapshot import Snapshot, Throughput, take
+from holdfast.cli.view import Lines, Screen
+from holdfast.db import embedded
+from holdfast.db.settings import redacted
+from holdfast.errors import DatabaseUnavailable
+from holdfast.platform import Holdfast
+
+LOOK_SECONDS = 0.5
+CALM = 10  # a look that took long is followed by a pause of this many times its length
+ENOUGH = 30  # waiting rows; no more demo work is added above
+LOG_BYTES = 16 * 2**20
+MARGIN = 10.0  # seconds that a stopping worker, or server, gets beyond its own time
+LOSSES = (psycopg.OperationalError, DatabaseUnavailable)
+
+
+class Stage:
+    """One `holdfast up`, from its first line to its last."""
+
+    def __init__(self, app: Holdfast, spec: str, *, feeds: bool, ends_after: float | None) -> None:
+        self.app = app
+        self.spec = spec
+        self.feeds = feeds
+        self.ends_after = ends_after
+        self.settings = app.settings
+        self.log_path = self.settings.home / "holdfast.log"
+        self.stop = asyncio.Event()
+        self.worker: asyncio.subprocess.Process
+        self.view = Screen(output.console()) if output.terminal() else Lines(datetime.now(UTC))
+        self.speed = Throughput()
+        self.last: Snapshot | None = None
+
+    async def run(self) -> int:
+        """Starts everything, waits, stops everything; answers with the exit code."""
+        async with self.app:
+            self._listen_to_signals()
+            with _open_log(self.log_path) as log:
+                logs.configure(self.settings.log_level, self.settings.log_format, log)
+                self._introduce()
+                self.worker = await self._start_worker(log)
+                self.view.start()
+                try:
+                    complaint = await self._watch_over()
+                finally:
+                    self.view.stop()
+                    application.settle(self.app)
+        if complaint:
+            output.error(f"holdfast: {complaint}: {self.log_path} tells more")
+        await self._say_goodbye()
+        return 1 if complaint else 0
+
+    # -- starting ------------------------------------------------------------------------------------
+
+    def _introduce(self) -> None:
+        url = self.settings.database_url
+        place = f"PostgreSQL at {redacted(url)}" if url else "an embedded PostgreSQL (`holdfast db url`)"
+        lines = [
+            f"Holdfast {version('holdfast')} is running: a worker with the handlers of {self.spec}",
+            f"  database  {place}",
+            *([] if url else [f"  data      {embedded.status(self.settings.home).data}"]),
+            f"  log       {self.log_path}",
+            "  stop      Ctrl-C" + (f", or by itself after {self.ends_after:g} s" if self.ends_after else ""),
+        ]
+        output.line("\n".join(lines))
+        output.flush()
+
+    async def _start_worker(self, log: TextIO) -> asyncio.subprocess.Process:
+        """A process of its own, away from the terminal's Ctrl-C; it stops when we are gone."""
+        command = [sys.executable, "-m", "holdfast.cli", "worker", "--app", self.spec, "--stop-on-eof"]
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.stop.is_set():
+            output.error(f"second {number.name}: dying at once; the next leader will give the rows back")
+            with suppress(ProcessLookupError, AttributeError):
+                self.worker.kill()
+            os._exit(128 + number)
+        self.stop.set()
+
+    # -- running -------------------------------------------------------------------------------------
+
+    async def _watch_over(self) -> str | None:
+        """Shows everything until somebody wants to stop, and then until the worker has stopped."""
+        async with asyncio.TaskGroup() as group:
+            looking = group.create_task(self._look())
+            others = [group.create_task(self._ends_by_itself()), group.create_task(self._notice_its_end())]
+            if self.feeds:
+                others.append(group.create_task(self._feed()))
+            try:
+                await self.stop.wait()
+                for task in others:
+                    task.cancel()
+            finally:
+                complaint = await self._stop_worker()
+                looking.cancel()
+        await self._look_once()
+        return complaint
+
+    async def _ends_by_itself(self) -> None:
+        if self.ends_after is not None:
+            await asyncio.sleep(self.ends_after)
+            self.stop.set()
+
+    async def _notice_its_end(self) -> None:
+        await self.worker.wait()
+        self.stop.set()
+
+    async def _look(self) -> None:
+        """Looks at everything again and again, the more seldom the longer a look takes."""
+        while True:
+            before = time.monotonic()
+            await self._look_once()
+            took = time.monotonic() - before
+            await asyncio.sleep(max(LOOK_SECONDS, CALM * took))
+
+    async def _look_once(self) -> None:
+        try:
+            self.last = await take(self.app)
+            self.speed.note(time.monotonic(), self.last.ended)
+            self.view.show(self.last, self.speed)
+        except LOSSES:
+            self.view.show(None, self.speed)
+
+    async def _feed(self) -> None:
+        """Adds demo work: some at once, then a little now and then, never more than is worked off."""
+        from holdfast.demo import items
+
+        count = 10
+        while True:
+            if self.last is None or self.last.waiting < ENOUGH:
+                with suppress(*LOSSES):
+                    await self.app.enqueue_many("tasks", items(count), by="demo")
+            await asyncio.sleep(random.uniform(0.8, 2.4))  # noqa: S311
+            count = random.randint(1, 4)  # noqa: S311
+
+    # -- stopping ------------------------------------------------------------------------------------
+
+    async def _stop_worker(self) -> str | None:
+        """Asks the worker to stop and waits for it; answers with what did not go in good order."""
+        if self.worker.returncode is not None:
+            return f"the worker ended by itself, with exit code {self.worker.returncode}"
+        self.view.say("stopping: the worker ends what it has begun (Ctrl-C again: at once)")
+        self.worker.terminate()
+        try:
+            async with asyncio.timeout(self.settings.shutdown_timeout + MARGIN):
+                code = await self.worker.wait()
+        except TimeoutError:
+            self.worker.kill()
+            code = await self.worker.wait()
+        # One that was still starting dies by the signal, and holds nothing.
+        return None if code in (0, -signal.SIGTERM) else f"the worker stopped with exit code {code}"
+
+    async def _say_goodbye(self) -> None:
+        if self.settings.database_url is None:
+            patience = time.monotonic() + MARGIN
+            while (now := embedded.status(self.settings.home)).running and not now.kept:
+                if time.monotonic() > patience:
+                    break
+                await asyncio.sleep(0.05)
+            if now.kept:
+                output.line("stopped; PostgreSQL goes on until `holdfast db stop`")
+            elif now.running:
+                output.line("stopped; PostgreSQL goes on, because another process uses it")
+            else:
+                output.line("stopped, and PostgreSQL with it; the data stays")
+        else:
+            output.line("stopped")
+
+
+def _open_log(path: Path) -> TextIO:
+    """The log, for appending; a very long one is put aside."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > LOG_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    return path.open("a", buffering=1)

@@ -1,0 +1,350 @@
+"""Compares a declaration with the live table: what is missing, what that costs, the SQL that mends it.
+
+It looks and never touches: everything runs in a read-only transaction that is rolled back, no row is locked,
+and what is read of the table is bounded. Findings stand in the order in which their remedies can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from psycopg import Error
+from psycopg.sql import SQL, Composable, Identifier, Literal
+
+from holdfast.engine import queries
+from holdfast.engine.indexes import Indexes, LanePlan
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.needs import (
+    SERIALS,
+    Finding,
+    Need,
+    journal_needs,
+    judge,
+    missing,
+    needs,
+    raw,
+    statement,
+    strangers,
+)
+from holdfast.engine.queries import Connection, LiveCheck, LiveTable, words
+
+SAMPLE_SIZE = 10_000
+OLDEST, BEST = 15, 18  # major versions of PostgreSQL
+UTC = {"utc", "etc/utc", "gmt", "etc/gmt", "uct", "etc/uct", "zulu", "etc/zulu", "universal", "etc/universal"}
+COMMA = SQL(", ")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that was found about one ledger."""
+
+    ledger: str
+    findings: tuple[Finding, ...]
+    lanes: tuple[LanePlan, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every promise holds."""
+        return not any(finding.severity == "missing" for finding in self.findings)
+
+    def remedy(self) -> str:
+        """One script that mends what can be mended by SQL; empty when there is nothing.
+
+        Run it statement by statement, outside a transaction, as `psql -f` does: an index that is built
+        CONCURRENTLY lets the work go on, and cannot be part of a transaction.
+        """
+        parts = [
+            f"-- {finding.severity}: {_line(finding.what)}\n"
+            f"-- without it: {_line(finding.promise_lost or '')}\n{finding.remedy_sql}\n"
+            for finding in self.findings
+            if finding.severity != "fine" and finding.remedy_sql
+        ]
+        return "\n".join(parts)
+
+
+async def examine(conn: Connection, ledger: Ledger) -> Diagnosis:
+    """Compares `ledger` with the table that this connection sees."""
+    async with conn.transaction(force_rollback=True):
+        for setting in queries.QUIET:
+            await conn.execute(setting)
+        return await _Examination(conn, ledger).run()
+
+
+class _Examination:
+    """One look at one ledger, on a connection that was made quiet."""
+
+    def __init__(self, conn: Connection, ledger: Ledger) -> None:
+        self.conn = conn
+        self.ledger = ledger
+        self.table = Identifier(*ledger.table.split("."))
+        self.state = Identifier(ledger.state)
+        self.lanes: Sequence[LanePlan] = ()
+        self.live: LiveTable
+        self.types: Mapping[str, str]
+        self.needs: list[Need]
+
+    async def run(self) -> Diagnosis:
+        findings = [*server(self.conn.info.server_version)]
+        findings += [finding async for finding in self._all()]
+        return Diagnosis(self.ledger.name, tuple(findings), tuple(self.lanes))
+
+    async def _all(self) -> AsyncIterator[Finding]:
+        self.live = await queries.look(self.conn, self.ledger.table)
+        self.types = await self._types()
+        self.needs = needs(self.ledger, self.types)
+        lost = False
+        for finding in await self._table(self.ledger.table, self.live, self.needs):
+            lost = lost or finding.remedy_sql is None
+            yield finding
+        if lost:
+            return
+        for step in (self._words, self._columns, self._checks, self._journal, self._indexes, self._rows):
+            async for finding in step():
+                yield finding
+
+    async def _types(self) -> Mapping[str, str]:
+        """The catalogue's names of the declared types; a type that nobody knows keeps its own."""
+        ledger = self.ledger
+        further = (*ledger.extras, ledger.tenant) if ledger.tenant else ledger.extras
+        declared = list({ledger.key.type, ledger.state_type, *(column.type for column in further)})
+        known = await words(self.conn, queries.TYPE_NAMES, {"words": declared})
+        return {word: name or word for word, name in zip(declared, known, strict=True)}
+
+    # -- the table -----------------------------------------------------------------------------------
+
+    async def _table(self, name: str, live: LiveTable, wanted: Sequence[Need]) -> list[Finding]:
+        """What stands between us and the table; a finding without a remedy ends the examination."""
+        found = live.found
+        if found is None:
+            return [_no_table(name, wanted)]
+        if not live.columns:
+            what = f"there is no table {name} in the search_path, but one in the schema {found.schema}"
+            return [_lost_table(f"{what}: declare it as {found.schema}.{found.name}")]
+        if found.kind not in ("r", "p"):
+            return [_lost_table(f"{name} is not a table: rows must be locked and changed where they are")]
+        (role,) = await words(self.conn, queries.ROLE)
+        grants: list[str] = []
+        if not found.reachable:
+            holes = {"schema": Identifier(found.schema), "role": Identifier(role)}
+            grants.append(statement(queries.GRANT_SCHEMA, **holes))
+        if found.refused:
+            listed: Composable = COMMA.join([raw(word) for word in found.refused])
+            table = Identifier(found.schema, found.name)
+            grants.append(statement(queries.GRANT, privileges=listed, table=table, role=Identifier(role)))
+        if not grants:
+            return []
+        denied = ", ".join(found.refused) or "the use of its schema"
+        what = f"the role {role} lacks {denied} on {name}; the plans could not be looked at"
+        return [missing(what, "nothing can be enqueued or claimed", "\n".join(grants))]
+
+    async def _words(self) -> AsyncIterator[Finding]:
+        """The state words, where the state is an enum."""
+        ledger, column = self.ledger, self.live.columns.get(self.ledger.state)
+        known = await words(self.conn, queries.TYPE_NAMES, {"words": [ledger.state_type]})
+        if known == [None]:
+            remedy = statement(
+                queries.CREATE_TYPE, type=raw(ledger.state_type), words=_literals(ledger.states)
+            )
+            yield missing(f"the type {ledger.state_type} is not there", "no row has a state", remedy)
+        for word in ledger.states:
+            if column and column.labels and word not in column.labels:
+                remedy = statement(queries.ADD_LABEL, type=raw(column.type), word=Literal(word))
+                what = f"the type {column.type} has no value {word!r}"
+                yield missing(what, f"no row can become {word}: the move fails", remedy)
+
+    async def _columns(self) -> AsyncIterator[Finding]:
+        if not self.live.columns:
+            return
+        bad = False
+        found = [finding for need in self.needs for finding in judge(need, self.live, self.table)]
+        for finding in (*found, *self._key_source(), *strangers(self.needs, self.live, self.table)):
+            bad = True
+            yield finding
+        if not bad:
+            yield Finding(severity="fine", what=f"all {len(self.needs)} declared columns fit")
+        yield self._fence()
+
+    def _key_source(self) -> Iterable[Finding]:
+        """Where new keys come from."""
+        key, column = self.ledger.key, self.live.columns.get(self.ledger.key.column)
+        if column is None:
+            return
+        holes: dict[str, Composable] = {"table": self.table, "column": Identifier(key.column)}
+        if key.make and column.identity == "a":
+            what = f"the column {key.column} (key) is GENERATED ALWAYS, and the declaration makes keys itself"
+            yield missing(what, "nothing can be enqueued", statement(queries.LET_KEYS_IN, **holes))
+        if key.make is None and not column.fills_itself:
+            what = f"the column {key.column} (key) has no default, and the declaration makes no keys"
+            yield missing(what, "nothing can be enqueued", self._new_keys(column.type, holes))
+
+    def _new_keys(self, type: str, holes: dict[str, Composable]) -> str | None:
+        if type in SERIALS:
+            name = Literal(self.table.as_string(None))
+            follow = holes | {"name": name, "word": Literal(self.ledger.key.column)}
+            first = statement(queries.ADD_IDENTITY, **holes)
+            return first + "\n" + statement(queries.CONTINUE_IDENTITY, **follow)
+        if type == "uuid":
+            return statement(queries.SET_DEFAULT, **holes, default=SQL("gen_random_uuid()"))
+        return None
+
+    def _fence(self) -> Finding:
+        ledger = self.ledger
+        if ledger.fence:
+            return Finding(severity="fine", what=f"{ledger.fence} is the fence: it grows with every claim")
+        holes = {"column": Identifier("fence"), "definition": SQL("bigint not null default 0")}
+        return Finding(
+            severity="fine",
+            what=f"no fence column: each claim writes a token of its own into {ledger.owner}, and every later"
+            f" write names it. That is correct as long as nobody else writes {ledger.owner}; a number"
+            ' that only grows is safe from that, too: add the column and declare fence="fence"',
+            remedy_sql=statement(queries.ADD_COLUMN, table=self.table, **holes),
+        )
+
+    # -- constraints and journal ---------------------------------------------------------------------
+
+    async def _checks(self) -> AsyncIterator[Finding]:
+        """Whether every CHECK on the state lets every declared state in."""
+        column = self.live.columns.get(self.ledger.state)
+        if column is None:
+            return
+        for check in self.live.checks:
+            if self.ledger.state not in check.columns:
+                continue
+            if len(check.columns) > 1:
+                others = ", ".join(name for name in check.columns if name != self.ledger.state)
+                what = f"the constraint {check.name} ties the state to {others}: read it yourself"
+                yield Finding(severity="warning", what=what, promise_lost="a move that it refuses fails")
+                continue
+            refused = await self._refused(check, column.type, column.labels or self.ledger.states)
+            if refused is None:
+                what = f"the constraint {check.name} on the state could not be tried: read it yourself"
+                yield Finding(severity="warning", what=what, promise_lost="a move that it refuses fails")
+            elif refused:
+                yield self._too_narrow(check, refused)
+
+    async def _refused(self, check: LiveCheck, type: str, accepted: Sequence[str]) -> list[str] | None:
+        query = SQL(queries.REFUSED).format(
+            type=raw(type),
+            state=self.state,
+            words=_literals(state for state in self.ledger.states if state in accepted),
+            expression=raw(check.expression),
+        )
+        return await self._try(query)
+
+    def _too_narrow(self, check: LiveCheck, refused: Sequence[str]) -> Finding:
+        listed = ", ".join(refused)
+        holes: dict[str, Composable] = {"table": self.table, "name": Identifier(check.name)}
+        widen = holes | {"expression": raw(check.expression), "state": self.state}
+        first = statement(queries.WIDEN_CHECK, **widen, words=_literals(refused))
+        return missing(
+            f"the constraint {check.name} refuses {listed}",
+            f"no row can become {listed}: the move fails",
+            first + "\n" + statement(queries.VALIDATE, **holes),
+        )
+
+    async def _journal(self) -> AsyncIterator[Finding]:
+        journal = self.ledger.journal
+        if journal is None:
+            return
+        live = await queries.look(self.conn, journal.table, ["insert"])
+        wanted = journal_needs(self.ledger, self.types)
+        table = Identifier(*journal.table.split("."))
+        for finding in await self._table(journal.table, live, wanted):
+            yield finding
+        if live.columns:
+            for need in wanted:
+                for finding in judge(need, live, table):
+                    yield finding
+            for finding in strangers(wanted, live, table):
+                yield finding
+
+    # -- indexes and rows ----------------------------------------------------------------------------
+
+    async def _indexes(self) -> AsyncIterator[Finding]:
+        if self.live.found and self.live.found.refused:
+            return
+        indexes = Indexes(self.conn, self.ledger, self.live)
+        found = [finding async for finding in indexes.findings()]
+        self.lanes = tuple(indexes.lanes)
+        for finding in found:
+            yield finding
+        if not found:
+            yield Finding(severity="fine", what="every search has its index")
+
+    async def _rows(self) -> AsyncIterator[Finding]:
+        """States that rows have and the declaration does not know; and the zone of times without one."""
+        if self.ledger.state in self.live.columns:
+            query = SQL(queries.SAMPLE).format(
+                state=self.state,
+                table=self.table,
+                size=SAMPLE_SIZE,
+                words=_literals(self.ledger.states),
+            )
+            if strange := await self._try(query):
+                what = f"rows are in {', '.join(strange)}, which the declaration does not know"
+                sample = f"(seen among {SAMPLE_SIZE} rows; there may be more)"
+                yield Finding(
+                    severity="warning", what=f"{what} {sample}", promise_lost="nobody works on such rows"
+                )
+        zone = await self._zone() if self.ledger.times.kind == "timestamp" else "UTC"
+        if zone.lower() not in UTC:
+            yield Finding(
+                severity="warning",
+                what=f"times here have no zone and mean UTC, but the database's default zone is {zone}: SET"
+                " TIME ZONE 'UTC' in whatever else writes here, or ALTER DATABASE ... SET TimeZone = 'UTC'",
+                promise_lost="rows that others insert have times that are hours apart from ours",
+            )
+
+    async def _zone(self) -> str:
+        for question in (queries.ZONE, queries.ZONE_OF_FILE, queries.ZONE_OF_SESSION):
+            if zone := await self._try(SQL(question)):
+                return zone[0]
+        return "unknown"
+
+    async def _try(self, query: Composable) -> list[str] | None:
+        """The answer to a question that this role may not be allowed to ask."""
+        try:
+            async with self.conn.transaction():
+                return await words(self.conn, query)
+        except Error:
+            return None
+
+
+def server(version: int) -> Iterable[Finding]:
+    """What the server's version means; 180004 is 18.4."""
+    major = version // 10_000
+    if major < OLDEST:
+        what = f"PostgreSQL {major} is too old: {OLDEST} is the oldest that works"
+        yield Finding(severity="missing", what=what, promise_lost="statements may be refused")
+    elif major < BEST:
+        yield Finding(
+            severity="warning",
+            what=f"PostgreSQL {major} has no skip scan; {BEST} has",
+            promise_lost="future rows of higher priority make claims cost more, the more there are",
+        )
+
+
+def _no_table(name: str, wanted: Sequence[Need]) -> Finding:
+    columns = [(Identifier(need.column), need.definition) for need in wanted if need.definition]
+    complete = len(columns) == len(wanted)
+    remedy = statement(
+        queries.CREATE_TABLE,
+        table=Identifier(*name.split(".")),
+        columns=SQL(",\n    ").join(SQL("{} {}").format(*column) for column in columns),
+    )
+    advice = "" if complete else ": create it, since only you know the types of all its columns"
+    what = f"there is no table {name}{advice}"
+    return missing(what, "there is nothing to work on", remedy if complete else None)
+
+
+def _lost_table(what: str) -> Finding:
+    return missing(what, "there is nothing to work on", None)
+
+
+def _literals(words: Iterable[str]) -> Composable:
+    return COMMA.join(Literal(word) for word in words)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

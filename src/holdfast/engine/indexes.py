@@ -1,0 +1,289 @@
+"""Which index serves what: the key, the idempotency rule, every lane, and the rows that workers hold.
+
+The planner is asked, not imitated: it plans each search as if the table were large. An index serves a search
+when the plan neither sorts nor filters nor reads the table from end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Error
+from psycopg.errors import InvalidColumnReference
+from psycopg.sql import SQL, Composable, Identifier, Literal
+
+from holdfast.engine import queries
+from holdfast.engine.ledger import Lane, Ledger, Order
+from holdfast.engine.needs import NOW, Finding, missing, statement
+from holdfast.engine.queries import Connection, LiveTable, words
+from holdfast.engine.words import Words
+
+COMMA, AND = SQL(", "), SQL(" and ")
+NO_ROW = "no row can be there"
+
+
+@dataclass(frozen=True)
+class LanePlan:
+    """How PostgreSQL would walk a lane, in one line. `served`: by an index alone."""
+
+    lane: str
+    plan: str
+    served: bool
+
+
+class Indexes:
+    """The indexes of one ledger's table, live and proposed."""
+
+    def __init__(self, conn: Connection, ledger: Ledger, live: LiveTable) -> None:
+        self.conn = conn
+        self.ledger = ledger
+        self.live = live
+        self.table = Identifier(*ledger.table.split("."))
+        self.state = Identifier(ledger.state)
+        self.lanes: list[LanePlan] = []
+        self.taken = set(live.taken)
+        # Building one on a partitioned table cannot be done concurrently.
+        partitioned = live.found is not None and live.found.kind == "p"
+        self.concurrently = SQL("" if partitioned else " concurrently")
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        for finding in (*self._broken(), *self._key()):
+            yield finding
+        async for finding in self._rule():
+            yield finding
+        for lane in self.ledger.lanes:
+            async for finding in self._lane(lane):
+                yield finding
+        async for finding in self._held():
+            yield finding
+
+    # -- one row, one key ----------------------------------------------------------------------------
+
+    def _broken(self) -> Iterator[Finding]:
+        for index in self.live.indexes:
+            if not index.valid and self.live.found:
+                name = Identifier(self.live.found.schema, index.name)
+                yield Finding(
+                    severity="warning",
+                    what=f"the index {index.name} is invalid: building it failed, or still goes on",
+                    promise_lost="it costs every write and serves no search",
+                    remedy_sql=statement(queries.DROP_INDEX, concurrently=self.concurrently, index=name),
+                )
+
+    def _key(self) -> Iterator[Finding]:
+        key = self.ledger.key.column
+        if not any(
+            index.valid and index.unique and list(index.columns) == [key] for index in self.live.indexes
+        ):
+            yield missing(
+                f"no unique index on {key}, the key",
+                "two rows may have one key, and every move reads the whole table",
+                self._create([Identifier(key)], (key, "key"), unique=True),
+            )
+
+    async def _rule(self) -> AsyncIterator[Finding]:
+        """The unique index of the idempotency rule: the insert itself tells whether one fits."""
+        rule = self.ledger.idempotency
+        if rule is None:
+            return
+        names = (*rule.scope, rule.column)
+        conditions = [SQL("{} is not null").format(Identifier(rule.column))] if rule.partial else []
+        conditions += [_among(self.state, rule.within)] if rule.within else []
+        remedy = self._create(
+            [Identifier(name) for name in names], (rule.column, "key"), conditions, unique=True
+        )
+        verdict = await self._arbiter(names, conditions) if self._has(names) else False
+        if verdict is False:
+            yield missing(
+                f"no unique index on ({', '.join(names)}), which the idempotency rule needs; where rows"
+                " share a key already, one of them must give it up first",
+                "every enqueue fails, with a key or without",
+                remedy,
+            )
+        wide = [one for one in self.live.indexes if one.unique and set(one.columns) == set(names)]
+        if rule.within and wide:
+            yield missing(
+                f"the index {wide[0].name} is unique over all states, and the rule over some only: drop it",
+                "an enqueue whose key is used by a row in another state never returns",
+                None,
+            )
+
+    async def _arbiter(self, names: Iterable[str], conditions: list[Composable]) -> bool | None:
+        columns = [Identifier(name) for name in names]
+        query = SQL(queries.ARBITER).format(
+            table=self.table,
+            columns=COMMA.join(columns),
+            nulls=COMMA.join(SQL("null") for _ in columns),
+            predicate=_where(conditions),
+        )
+        try:
+            async with self.conn.transaction():
+                await self.conn.execute(query)
+        except InvalidColumnReference:
+            return False
+        except Error:
+            return None
+        return True
+
+    # -- searches ------------------------------------------------------------------------------------
+
+    async def _lane(self, lane: Lane) -> AsyncIterator[Finding]:
+        gone = sorted({name for name in self._lane_columns(lane) if name not in self.live.columns})
+        line, served, judged = f"cannot be planned without {', '.join(gone)}", False, True
+        if not gone:
+            try:
+                line, served = await self._lane_plan(lane)
+                judged = line != NO_ROW
+            except Error as error:
+                line, judged = f"cannot be planned: {error.diag.message_primary or error}", False
+        self.lanes.append(LanePlan(lane.name, line, served))
+        if judged and not served:
+            yield missing(
+                f"no index serves the lane {lane.name}: {line}",
+                "claims slow down as the table grows",
+                self._create(self._lane_index(lane), (lane.name,), self._standing(lane)),
+            )
+
+    async def _lane_plan(self, lane: Lane) -> tuple[str, bool]:
+        """The plan of a lane's own select."""
+        conditions = self._standing(lane)
+        if self.ledger.queue:
+            conditions.append(SQL("t.{} = 'default'").format(Identifier(self.ledger.queue)))
+        if lane.due:
+            now = SQL(NOW[self.ledger.times.kind])
+            conditions.append(SQL("t.{} <= (select {})").format(Identifier(lane.due), now))
+        order = SQL(" order by {}").format(COMMA.join(map(_ordered, lane.orders)))
+        ranks = [order.column for order in lane.orders]
+        leaders = {self.ledger.state, *lane.empty, *lane.filled} - {*ranks, lane.due}
+        return await self._plan(conditions, order, sorted(leaders), ranks[0])
+
+    async def _plan(
+        self,
+        conditions: list[Composable],
+        order: Composable,
+        leaders: Iterable[str],
+        first: str | None = None,
+    ) -> tuple[str, bool]:
+        """The plan of a search; `leaders` must stand before `first` where an index has them as columns."""
+        query = SQL(queries.PLAN).format(table=self.table, conditions=AND.join(conditions), order=order)
+        async with self.conn.transaction():
+            ((answer,),) = await words(self.conn, query)
+        line, served, searched = read_plan(answer["Plan"])
+        for index in self.live.indexes:
+            columns = list(index.columns)
+            end = columns.index(first) if first in columns else 1
+            if late := [name for name in leaders if index.name in searched and name in columns[end:]]:
+                return f"{line}, which is not led by {', '.join(late)}", False
+        return line, served
+
+    def _lane_columns(self, lane: Lane) -> list[str]:
+        """The columns without which the index of a lane cannot be."""
+        maybe = (self.ledger.state, self.ledger.queue, *lane.empty, *lane.filled, lane.due)
+        return [*(name for name in maybe if name), *(order.column for order in lane.orders)]
+
+    def _lane_index(self, lane: Lane) -> list[Composable]:
+        columns: list[Composable] = [Identifier(self.ledger.queue)] if self.ledger.queue else []
+        columns += [_ordered(order) for order in lane.orders]
+        if lane.due and lane.due not in [order.column for order in lane.orders]:
+            columns.append(Identifier(lane.due))
+        return columns
+
+    def _standing(self, lane: Lane) -> list[Composable]:
+        """The conditions of a lane that do not change with time: the predicate of its index."""
+        conditions = [_among(self.state, lane.states or self.ledger.lifecycle.waiting)]
+        conditions += [SQL("{} is null").format(Identifier(name)) for name in lane.empty]
+        return conditions + [SQL("{} is not null").format(Identifier(name)) for name in lane.filled]
+
+    async def _held(self) -> AsyncIterator[Finding]:
+        """Recovery looks for the rows that some workers hold: few among very many."""
+        held = _among(self.state, self.ledger.lifecycle.held)
+        if self._has((self.ledger.owner, self.ledger.state)):
+            try:
+                line, served = await self._plan([held], SQL(""), [self.ledger.state])
+                # Where a row that has ended names nobody, an index on the owner alone is as good.
+                if not served and not self.ledger.owner_kept:
+                    mine = SQL("{} = 'x'").format(Words(self.ledger).holder())
+                    line, served = await self._plan([mine], SQL(""), [self.ledger.owner])
+            except Error:
+                return
+        else:
+            line, served = "a column is not there", False
+        if not served:
+            yield Finding(
+                severity="warning",
+                what=f"no index leads to the rows that workers hold: {line}",
+                promise_lost="giving back the work of a dead worker reads the whole table",
+                remedy_sql=self._create([Identifier(self.ledger.owner)], ("held",), [held]),
+            )
+
+    # -- proposals -----------------------------------------------------------------------------------
+
+    def _has(self, names: Iterable[str]) -> bool:
+        return all(name in self.live.columns for name in names)
+
+    def _create(
+        self,
+        columns: list[Composable],
+        name: tuple[str, ...],
+        conditions: list[Composable] | None = None,
+        *,
+        unique: bool = False,
+    ) -> str:
+        return statement(
+            queries.CREATE_INDEX,
+            unique=SQL("unique " if unique else ""),
+            concurrently=self.concurrently,
+            name=Identifier(self._free_name(name)),
+            table=self.table,
+            columns=COMMA.join(columns),
+            predicate=_where(conditions or []),
+        )
+
+    def _free_name(self, words: tuple[str, ...]) -> str:
+        """A name that no table or index of the schema has, within PostgreSQL's 63 bytes."""
+        stem = "_".join(("idx", self.ledger.table.split(".")[-1], *words))
+        names = (stem.encode()[:60].decode(errors="ignore") + end for end in ("", *map(str, range(2, 100))))
+        name = next(name for name in names if name not in self.taken)
+        self.taken.add(name)
+        return name
+
+
+def read_plan(plan: dict[str, Any]) -> tuple[str, bool, set[str]]:
+    """A plan as one line, whether an index alone answers it, and the indexes that are searched by a value."""
+    found = list(_nodes(plan))
+    scans = [node for node in found if "Relation Name" in node]
+    sorts = [node["Node Type"] for node in found if node["Node Type"].endswith("Sort")]
+    served = bool(scans) and not sorts and all("Index Name" in n and "Filter" not in n for n in scans)
+    line = ", ".join(dict.fromkeys(map(_scan, scans)))
+    searched = {node.get("Index Name", "") for node in scans if "Index Cond" in node}
+    return " of ".join([*sorts, line]) if scans else NO_ROW, served, searched
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from _nodes(child)
+
+
+def _scan(node: dict[str, Any]) -> str:
+    if "Index Name" not in node:
+        return f"{node['Node Type']} on {node['Relation Name']}"
+    filtered = f", filtered by {node['Filter']}" if "Filter" in node else ""
+    return f"{node['Node Type']} using {node['Index Name']} on {node['Relation Name']}{filtered}"
+
+
+def _where(conditions: list[Composable]) -> Composable:
+    return SQL(" where {}").format(AND.join(conditions)) if conditions else SQL("")
+
+
+def _among(column: Composable, states: tuple[str, ...]) -> Composable:
+    if len(states) == 1:
+        return SQL("{} = {}").format(column, Literal(states[0]))
+    return SQL("{} in ({})").format(column, COMMA.join(map(Literal, states)))
+
+
+def _ordered(order: Order) -> Composable:
+    direction = SQL(" desc" if order.descending else "")
+    return Identifier(order.column) + direction + SQL(" nulls last" if order.nulls_last else "")

@@ -1,0 +1,388 @@
+"""What a declaration needs of every column, and what a live column lacks of it. Pure.
+
+A need is data: the types that fit, whether NULL must be possible, the default that an enqueue counts on, and
+what is lost without it. One function judges any column by its need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, LiteralString
+
+from psycopg.sql import SQL, Composable, Identifier
+from psycopg.sql import Literal as Quoted
+
+from holdfast.engine import queries
+from holdfast.engine.ledger import CodeError, JsonError, Ledger, TextError
+from holdfast.engine.queries import LiveColumn, LiveTable
+
+Severity = Literal["missing", "warning", "fine"]
+
+TEXT = ("text", "character varying")
+INTEGERS = ("integer", "bigint")
+SERIALS = ("integer", "bigint", "smallint")
+ZERO = SQL("0")
+ENDLESS = 10**9  # room for a text that nobody cuts
+OWNER_ROOM = 100  # hostname-pid-random, and a token where there is no fence
+
+ZONED, NAIVE = "timestamp with time zone", "timestamp without time zone"
+TIMES: Mapping[str, str] = {"timestamptz": ZONED, "timestamp": NAIVE, "epoch_ms": "bigint"}
+NOW: Mapping[str, LiteralString] = {
+    "timestamptz": "now()",
+    "timestamp": "(now() at time zone 'UTC')",
+    "epoch_ms": "(extract(epoch from now()) * 1000)::bigint",
+}
+# How a value becomes one of another type, where a plain cast would lose the zone or the unit.
+CONVERT: Mapping[tuple[str, str], LiteralString] = {
+    (NAIVE, ZONED): "{} at time zone 'UTC'",
+    (ZONED, NAIVE): "{} at time zone 'UTC'",
+    ("bigint", ZONED): "to_timestamp({} / 1000.0)",
+    ("bigint", NAIVE): "to_timestamp({} / 1000.0) at time zone 'UTC'",
+    (ZONED, "bigint"): "(extract(epoch from {}) * 1000)::bigint",
+    (NAIVE, "bigint"): "(extract(epoch from {} at time zone 'UTC') * 1000)::bigint",
+    ("date", ZONED): "{}::timestamp at time zone 'UTC'",
+    ("date", "bigint"): "(extract(epoch from {}) * 1000)::bigint",
+}
+
+STRAINED: Mapping[str, str] = {
+    "integer": "it works until it overflows",
+    "smallint": "it works until it overflows",
+    "json": "it works, but the database can neither search nor index it",
+}
+
+LOST: Mapping[str, str] = {
+    "key": "no row can be moved: every write names its key",
+    "state": "rows cannot be found, moved or ended",
+    "owner": "nobody knows who holds a row, so the work of a dead worker never comes back",
+    "kind": "a row cannot be matched with its handler",
+    "fence": "a worker that lost its claim can still overwrite the row",
+    "priority": "urgent rows are not claimed first",
+    "queue": "a row enqueued without a queue is never claimed",
+    "payload": "a handler does not get what was enqueued",
+    "created": "rows are not taken in the order in which they came",
+    "updated": "nobody sees when a row last changed",
+    "claimed": "rows of an unknown worker cannot be told from fresh claims, and rows cannot be given back",
+    "started": "nobody sees when a run began, and rows cannot be given back",
+    "finished": "nobody sees when a row ended, and rows cannot run again",
+    "due": "a retry comes back at once or never",
+    "attempts": "a row that always fails is retried for ever",
+    "limit": "a row without a limit gets one run only",
+    "error": "a run cannot fail: the reason has no place",
+    "idempotency key": "a repeated enqueue makes a second row",
+    "lease": "the rows of a dead worker never come back",
+    "tenant": "enqueue cannot say whose row it is",
+    "extra": "enqueue cannot fill it",
+    "order": "rows are not claimed in the declared order",
+    "journal": "moves cannot be told, so they cannot happen",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that `doctor` saw. `remedy_sql` is runnable: statements that end with a semicolon each.
+
+    "missing": a promise is lost until the remedy has run. "warning": it works, and somebody should know.
+    "fine": all is well; SQL beside it is an offer and no part of the remedy.
+    """
+
+    severity: Severity
+    what: str
+    promise_lost: str | None = None
+    remedy_sql: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What one column must be. No `fits`: any type, and nobody but the user can add it.
+
+    `strained`: types that work for a while. `bare`: what it is to have no default where NULL is possible.
+    `written`: every single enqueue fills it. `room`: how many characters must fit. `own_type`: the
+    declaration names the type, so the declaration is the place to change it. `made`: how to add the column,
+    where type and default do not say it all.
+    """
+
+    role: str
+    column: str
+    fits: tuple[str, ...] = ()
+    strained: tuple[str, ...] = ()
+    nulls: Literal["needed", "wanted", "free", "forbidden"] = "free"
+    default: Composable | None = None
+    bare: Severity | None = None
+    written: bool = False
+    room: int | None = None
+    own_type: bool = False
+    made: Composable | None = None
+
+    @property
+    def lost(self) -> str:
+        return LOST[self.role]
+
+    @property
+    def definition(self) -> Composable | None:
+        """What follows the name of the column when it is added."""
+        if self.made or not self.fits:
+            return self.made
+        bare = raw(self.fits[0])
+        return SQL("{} not null default {}").format(bare, self.default) if self.default else bare
+
+
+def needs(ledger: Ledger, types: Mapping[str, str]) -> list[Need]:
+    """The needs of a ledger's table; `types` has the catalogue's names for the types it declares."""
+    found = [
+        Need(role=role, column=column, **_demands(ledger, role, column, types))
+        for role, column in ledger.columns()
+    ]
+    orders = [order.column for lane in ledger.lanes for order in lane.orders]
+    orders += [name for lane in ledger.lanes for name in (*lane.empty, *lane.filled, lane.due) if name]
+    scope = ledger.idempotency.scope if ledger.idempotency else ()
+    seen = {need.column for need in found}
+    for role, columns in (("order", orders), ("idempotency key", scope)):
+        found += [Need(role=role, column=name) for name in dict.fromkeys(columns) if name not in seen]
+        seen |= set(columns)
+    return found
+
+
+def journal_needs(ledger: Ledger, types: Mapping[str, str]) -> list[Need]:
+    """The needs of the table that gets the events; the first of a row has nothing before it."""
+    journal = ledger.journal
+    if journal is None:
+        return []
+    columns: Mapping[str, tuple[str, ...]] = {
+        journal.row: (types[ledger.key.type],),
+        journal.at: (TIMES[ledger.times.kind],),
+        journal.prev: TEXT,
+        journal.next: TEXT,
+        journal.detail: ("jsonb", "json"),
+    }
+    return [
+        Need(
+            role="journal",
+            column=name,
+            fits=fits,
+            nulls="needed" if name == journal.prev else "free",
+            written=True,
+        )
+        for name, fits in columns.items()
+    ]
+
+
+# What these roles ask is the same for every ledger.
+ANY_LEDGER: Mapping[str, Mapping[str, Any]] = {
+    "owner": {"fits": TEXT, "nulls": "needed", "room": OWNER_ROOM},
+    "kind": {"fits": TEXT, "written": True},
+    "fence": {
+        "fits": ("bigint",),
+        "strained": ("integer", "smallint"),
+        "nulls": "forbidden",
+        "default": ZERO,
+    },
+    "attempts": {"fits": INTEGERS, "strained": ("smallint",), "nulls": "forbidden", "default": ZERO},
+    "limit": {"fits": INTEGERS, "strained": ("smallint",), "default": SQL("3"), "bare": "warning"},
+    "priority": {"fits": SERIALS, "default": ZERO, "bare": "warning"},
+    "queue": {"fits": TEXT, "default": SQL("'default'"), "bare": "missing"},
+    "idempotency key": {"fits": TEXT, "nulls": "wanted"},
+}
+
+
+def _demands(ledger: Ledger, role: str, column: str, types: Mapping[str, str]) -> Mapping[str, Any]:
+    """What a role asks of its column."""
+    time, now = (TIMES[ledger.times.kind],), SQL(NOW[ledger.times.kind])
+    match role:
+        case "key":
+            declared = types[ledger.key.type]
+            return {"fits": _family(declared), "made": _key(declared), "own_type": True}
+        case "state":
+            room, initial = max(map(len, ledger.states)), Quoted(ledger.lifecycle.initial)
+            known = {"fits": _family(types[ledger.state_type]), "default": initial, "room": room}
+            return known | {"bare": "warning", "written": True, "own_type": True}
+        case "created":
+            return {"fits": time, "default": now, "bare": "warning", "written": True}
+        case "updated":
+            return {"fits": time, "default": now, "written": True}
+        case "due" if ledger.due and not ledger.due.cleared:
+            return {"fits": time, "default": now, "bare": "missing"}
+        case "claimed" | "started" | "finished" | "due" | "lease":
+            return {"fits": time, "nulls": "needed"}
+        case "payload" if isinstance(ledger.payload, str):
+            return {"fits": ("jsonb",), "strained": ("json",), "nulls": "wanted"}
+        case "payload":
+            return {"written": True}
+        case "error":
+            return _error_demands(ledger, column)
+        case _ if role in ANY_LEDGER:
+            return ANY_LEDGER[role]
+        case _:
+            further = (*ledger.extras, ledger.tenant) if ledger.tenant else ledger.extras
+            declared = next(types[one.type] for one in further if one.name == column)
+            rest = {"written": True} if role == "tenant" else {"nulls": "wanted"}
+            return {"fits": _family(declared), "own_type": True, **rest}
+
+
+def _error_demands(ledger: Ledger, column: str) -> dict[str, Any]:
+    """A text longer than its column would make the end of a bad run fail, again and again."""
+    if isinstance(ledger.errors, JsonError):
+        return {"fits": ("jsonb",), "nulls": "needed"}
+    lengths: dict[str, int | None] = {}
+    if isinstance(ledger.errors, TextError):
+        lengths = {ledger.errors.column: ledger.errors.length}
+    elif isinstance(ledger.errors, CodeError):
+        both = ledger.errors
+        lengths = {both.code: both.code_length, both.message: both.message_length}
+    return {"fits": TEXT, "nulls": "needed", "room": lengths.get(column) or ENDLESS}
+
+
+def _family(type: str) -> tuple[str, ...]:
+    """The types that a parameter of this type may be written to and compared with."""
+    return (type, *(other for other in TEXT if other != type)) if type in TEXT else (type,)
+
+
+def _key(type: str) -> Composable | None:
+    if type in SERIALS:
+        return SQL("{} generated by default as identity").format(raw(type))
+    drawn: Mapping[str, LiteralString] = {
+        "uuid": "uuid not null default gen_random_uuid()",
+        "text": "text not null default gen_random_uuid()::text",
+    }
+    return SQL(drawn[type]) if type in drawn else None
+
+
+# -- judging a column ------------------------------------------------------------------------------------
+
+
+def judge(need: Need, live: LiveTable, table: Composable) -> Iterable[Finding]:
+    """What the live column lacks of its need, in the order in which the remedies can run."""
+    column = live.columns.get(need.column)
+    if column is None:
+        yield _absent(need, live, table)
+        return
+    yield from _type(need, column, table)
+    yield from _nulls(need, column, table)
+    yield from _default(need, column, table)
+
+
+def strangers(declared: Iterable[Need], live: LiveTable, table: Composable) -> Iterable[Finding]:
+    """Columns that nobody declared and that refuse a row which does not fill them."""
+    known = {need.column for need in declared}
+    for column in live.columns.values():
+        if column.name not in known and column.not_null and not column.fills_itself:
+            yield Finding(
+                severity="missing",
+                what=f"the column {column.name} is NOT NULL without a default, and no enqueue fills it:"
+                " give it a default, declare it among `extras` or the payload, or let it be NULL",
+                promise_lost="nothing can be enqueued",
+                remedy_sql=statement(queries.DROP_NOT_NULL, table=table, column=Identifier(column.name)),
+            )
+
+
+def raw(word: str) -> Composable:
+    """A type's name, from the catalogue or checked by the declaration."""
+    return SQL(word)  # pyright: ignore[reportArgumentType]
+
+
+def missing(what: str, lost: str, remedy: str | None) -> Finding:
+    """A promise that is lost."""
+    return Finding(severity="missing", what=what, promise_lost=lost, remedy_sql=remedy)
+
+
+def statement(template: LiteralString, **holes: Composable) -> str:
+    """A proposal, filled in."""
+    return SQL(template).format(**holes).as_string(None) + ";"
+
+
+def _named(need: Need) -> str:
+    return f"the column {need.column} ({need.role})"
+
+
+def _absent(need: Need, live: LiveTable, table: Composable) -> Finding:
+    others = ", ".join(live.columns)
+    remedy = need.definition and statement(
+        queries.ADD_COLUMN, table=table, column=Identifier(need.column), definition=need.definition
+    )
+    return Finding(
+        severity="missing",
+        what=f"{_named(need)} is not there; the table has {others}",
+        promise_lost=need.lost,
+        remedy_sql=remedy,
+    )
+
+
+def _type(need: Need, column: LiveColumn, table: Composable) -> Iterable[Finding]:
+    if need.fits and column.type not in need.fits:
+        strained = column.type in need.strained
+        advice = ": change the declaration or the column" if need.own_type else ""
+        yield Finding(
+            severity="warning" if strained else "missing",
+            what=f"{_named(need)} is {column.type}, and should be {need.fits[0]}{advice}",
+            promise_lost=STRAINED[column.type] if strained else need.lost,
+            remedy_sql=None if need.own_type else _retype(need, column, need.fits[0], table),
+        )
+    elif need.room and column.length is not None and column.length < need.room:
+        yield Finding(
+            severity="missing",
+            what=f"{_named(need)} has room for {column.length} characters only",
+            promise_lost="a longer text is refused, and the move that brings it fails",
+            remedy_sql=_retype(need, column, "text", table),
+        )
+
+
+def _retype(need: Need, column: LiveColumn, type: str, table: Composable) -> str:
+    name = Identifier(column.name)
+    convert = CONVERT.get((column.type, type))
+    both = column.default is not None and need.default is not None
+    return statement(
+        queries.SET_TYPE_AND_DEFAULT if both else queries.SET_TYPE,
+        table=table,
+        column=name,
+        type=raw(type),
+        using=SQL(convert).format(name) if convert else SQL("{}::{}").format(name, raw(type)),
+        default=need.default or SQL("null"),
+    )
+
+
+def _nulls(need: Need, column: LiveColumn, table: Composable) -> Iterable[Finding]:
+    name = Identifier(column.name)
+    if need.nulls == "needed" and column.not_null:
+        yield Finding(
+            severity="missing",
+            what=f"{_named(need)} is NOT NULL, and must be empty at times",
+            promise_lost=need.lost,
+            remedy_sql=statement(queries.DROP_NOT_NULL, table=table, column=name),
+        )
+    if need.nulls == "wanted" and column.not_null and not column.fills_itself:
+        yield Finding(
+            severity="warning",
+            what=f"{_named(need)} is NOT NULL without a default",
+            promise_lost="an enqueue that leaves it out is refused",
+            remedy_sql=statement(queries.DROP_NOT_NULL, table=table, column=name),
+        )
+    if need.nulls == "forbidden" and not column.not_null and need.default:
+        holes = {"table": table, "column": name, "default": need.default}
+        yield Finding(
+            severity="missing",
+            what=f"{_named(need)} may be NULL, and NULL + 1 is NULL",
+            promise_lost=need.lost,
+            remedy_sql=statement(queries.FILL, **holes) + "\n" + statement(queries.SET_NOT_NULL, **holes),
+        )
+
+
+def _default(need: Need, column: LiveColumn, table: Composable) -> Iterable[Finding]:
+    if need.default is None or column.fills_itself:
+        return
+    refused = column.not_null and not need.written
+    severity = "missing" if refused else need.bare
+    if severity is None:
+        return
+    lost = need.lost
+    if refused:
+        lost = "nothing can be enqueued without naming it"
+    elif need.written:
+        lost = "a plain INSERT must name it: else the row is refused or never found"
+    yield Finding(
+        severity=severity,
+        what=f"{_named(need)} has no default",
+        promise_lost=lost,
+        remedy_sql=statement(
+            queries.SET_DEFAULT, table=table, column=Identifier(column.name), default=need.default
+        ),
+    )

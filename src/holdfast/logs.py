@@ -1,0 +1,93 @@
+"""Sets up logging, as text for people or as JSON for collectors. Only a program calls it, never a library."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+CHATTY = ("alembic", "sqlalchemy", "psycopg", "asyncio")
+STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
+
+
+def configure(level: str, format: Literal["text", "json"] = "text", stream: TextIO | None = None) -> None:
+    """Sends every logger to one stream (stderr by default) from `level` on.
+
+    A second call replaces the first. Handlers that the user's own code has set up stay as they are, and
+    then nothing of ours is added. Other libraries are heard from WARNING on, unless we debug.
+    """
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, Stream):
+            root.removeHandler(handler)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.NOTSET if level == "DEBUG" else logging.WARNING)
+    if root.handlers:
+        return
+    handler = Stream(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if format == "json" else TextLines(traces=level == "DEBUG"))
+    root.addHandler(handler)
+    root.setLevel(level)
+
+
+class Stream(logging.StreamHandler[TextIO]):
+    """A handler that `configure` knows again as its own."""
+
+
+class TextLines(logging.Formatter):
+    """One line a record: time, level, logger, what, and which job it is about.
+
+    A handler's exception is told with the place where it was raised; `traces`: with its whole trace.
+    """
+
+    def __init__(self, *, traces: bool) -> None:
+        super().__init__()
+        self.traces = traces
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{_when(record)} {record.levelname:<7} {record.name}: {record.getMessage()}"
+        if job := getattr(record, "job", None):
+            line += f" [{getattr(record, 'ledger', '')} {job}]"
+        trace: str | None = getattr(record, "trace", None)
+        if trace and self.traces:
+            line += "\n" + trace.rstrip()
+        elif trace and (place := where(trace)):
+            line += f" ({place})"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line, with every extra field of the record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": _when(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: value for name, value in vars(record).items() if name not in STANDARD}
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str, ensure_ascii=False)
+
+
+def where(trace: str) -> str | None:
+    """The innermost place of a trace, as file:line.
+
+    >>> where('Traceback:\\n  File "/srv/shop/mail.py", line 12, in send\\n    boom()\\n')
+    '/srv/shop/mail.py:12'
+    """
+    frames = FRAME.findall(trace)
+    return ":".join(frames[-1]) if frames else None
+
+
+def _when(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,33 @@
+"""`holdfast doctor` tells what is missing, and prints the SQL that mends it."""
+
+from __future__ import annotations
+
+from cli.kit import Query, Run
+
+
+def test_doctor_finds_our_own_tables_healthy(holdfast: Run) -> None:
+    done = holdfast("doctor")
+    assert (done.code, done.err) == (0, "")
+    assert "tasks: healthy" in done.out
+    assert holdfast("doctor", "tasks", "--sql").out == ""
+
+
+def test_doctor_tells_what_is_missing_and_its_sql_mends_it(holdfast: Run, query: Query) -> None:
+    query("drop index idx_tasks_due_retry")
+    told = holdfast("doctor", "--json")
+    assert told.code == 1
+    (diagnosis,) = told.data
+    assert (diagnosis["ledger"], diagnosis["healthy"]) == ("tasks", False)
+    assert "missing" in [finding["severity"] for finding in diagnosis["findings"]]
+    assert {"lane": "retry", "served": False}.items() <= {
+        key: value for lane in diagnosis["lanes"] if lane["lane"] == "retry" for key, value in lane.items()
+    }.items()
+    shown = holdfast("doctor", "tasks")
+    assert shown.code == 1
+    assert "tasks: something is missing" in shown.out
+    script = holdfast("doctor", "--sql")
+    assert script.code == 1
+    for statement in script.out.split(";\n"):
+        if statement.strip():
+            query(statement)
+    assert holdfast("doctor").code == 0

@@ -1,0 +1,376 @@
+-- The SQL of the ledger tasks. Made by tests/engine/test_golden.py; do not edit.
+
+-- enqueue, with a payload
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+items as materialized (
+    select i.*, clock.now as "+now"
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::jsonb[]) with ordinality as i ("id", "type", "+payload", "+place")
+),
+moved as (
+    insert into "tasks" as t ("id", "type", "payload", "status", "created_at", "updated_at")
+    select i."id", i."type", i."+payload", 'pending'::task_status, i."+now", i."+now" from items as i
+    order by i."+place"
+    on conflict ("type", "idempotency_key") do update set "updated_at" = excluded."updated_at"
+    returning t."id", t."type"::text as "+unique_0", t."idempotency_key"::text as "+unique_1"
+)
+select t.*, bell.rung from moved as t, (select pg_notify('holdfast_tasks', '') as rung) as bell;
+
+-- enqueue, with a key and a delay
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+items as materialized (
+    select i.*, clock.now as "+now"
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::text[], %(a3)s::float8[]) with ordinality as i ("id", "type", "idempotency_key", "+delay", "+place")
+),
+moved as (
+    insert into "tasks" as t ("id", "type", "idempotency_key", "next_retry_at", "status", "created_at", "updated_at")
+    select i."id", i."type", i."idempotency_key", i."+now" + make_interval(secs => i."+delay"), 'pending'::task_status, i."+now", i."+now" from items as i
+    order by i."+place"
+    on conflict ("type", "idempotency_key") do update set "updated_at" = excluded."updated_at"
+    returning t."id", t."type"::text as "+unique_0", t."idempotency_key"::text as "+unique_1"
+)
+select t.*, bell.rung from moved as t, (select pg_notify('holdfast_tasks', '') as rung) as bell;
+
+-- enqueue, with a time
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+items as materialized (
+    select i.*, clock.now as "+now"
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::timestamptz[]) with ordinality as i ("id", "type", "+run_at", "+place")
+),
+moved as (
+    insert into "tasks" as t ("id", "type", "next_retry_at", "status", "created_at", "updated_at")
+    select i."id", i."type", i."+run_at" at time zone 'UTC', 'pending'::task_status, i."+now", i."+now" from items as i
+    order by i."+place"
+    on conflict ("type", "idempotency_key") do update set "updated_at" = excluded."updated_at"
+    returning t."id", t."type"::text as "+unique_0", t."idempotency_key"::text as "+unique_1"
+)
+select t.*, bell.rung from moved as t, (select pg_notify('holdfast_tasks', '') as rung) as bell;
+
+-- copy: the clock
+select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now;
+
+-- copy
+copy "tasks" ("id", "type", "status", "created_at") from stdin;
+
+-- claim
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+"lane_fresh" as materialized (
+    select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."created_at" as "rank_1", (select now from clock) as now
+    from "tasks" as t
+    where t."status" in ('pending') and t."next_retry_at" is null and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+    order by t."priority" desc, t."created_at"
+    limit %(limit)s
+    for no key update of t skip locked
+),
+"lane_retry" as materialized (
+    select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."next_retry_at" as "rank_1", (select now from clock) as now
+    from "tasks" as t
+    where t."status" in ('pending') and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+    order by t."priority" desc, t."next_retry_at"
+    limit %(limit)s
+    for no key update of t skip locked
+),
+picked as materialized (
+    select * from (select * from "lane_fresh" union all select * from "lane_retry") as lane
+    order by "rank_0" desc, "rank_1"
+    limit %(limit)s
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'claimed', "worker_id" = %(owner)s, "fence" = t."fence" + 1, "next_retry_at" = null, "claimed_at" = m.now, "updated_at" = m.now
+    from picked as m
+    where t."id" = m.key
+    returning t."id", t."type", t."payload", t."status", t."worker_id", t."fence", t."attempts", t."max_retries"
+)
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit"
+from moved as t join picked as p on p.key = t."id"
+order by "rank_0" desc, "rank_1";
+
+-- start, by the worker
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+moves as materialized (
+    select m.*, 'claimed'::text as prev, clock.now, clock.now as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[]) as m ("key", "owner", "fence")
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'running', "started_at" = m.now, "updated_at" = m.now
+    from moves as m
+    where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('claimed')
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- finish, by the worker
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+moves as materialized (
+    select m.*, 'running'::text as prev, clock.now, clock.now as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[]) as m ("key", "owner", "fence")
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'completed', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "attempts" = t."attempts" + 1
+    from moves as m
+    where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running')
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- retry, by the worker
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+moves as materialized (
+    select m.*, 'running'::text as prev, clock.now, clock.now + make_interval(secs => m.delay) as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::float8[], %(a4)s::text[]) as m ("key", "owner", "fence", "delay", "error_0")
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'pending', "worker_id" = null, "next_retry_at" = m.due, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now, "attempts" = t."attempts" + 1, "last_error" = m."error_0"
+    from moves as m
+    where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running')
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- exhaust, by the worker
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+moves as materialized (
+    select m.*, 'running'::text as prev, clock.now, clock.now as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[]) as m ("key", "owner", "fence", "error_0")
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'dead_letter', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "attempts" = t."attempts" + 1, "last_error" = m."error_0"
+    from moves as m
+    where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running')
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- reject, by the worker
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+asked as materialized (
+    select m.*, clock.now, clock.now as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[]) as m ("key", "owner", "fence", "error_0")
+),
+moves as materialized (
+    select m.*, t."status"::text as prev
+    from "tasks" as t join asked as m on t."id" = m.key
+    where t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('claimed', 'running')
+    order by t."id"
+    for no key update of t
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'failed', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "attempts" = t."attempts" + (m.prev = 'running')::int, "last_error" = m."error_0"
+    from moves as m
+    where t."id" = m.key
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- snooze, by the worker
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+moves as materialized (
+    select m.*, 'running'::text as prev, clock.now, clock.now + make_interval(secs => m.delay) as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::float8[]) as m ("key", "owner", "fence", "delay")
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'pending', "worker_id" = null, "next_retry_at" = m.due, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now
+    from moves as m
+    where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running')
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- release, by the worker
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+asked as materialized (
+    select m.*, clock.now, clock.now as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[]) as m ("key", "owner", "fence")
+),
+moves as materialized (
+    select m.*, t."status"::text as prev
+    from "tasks" as t join asked as m on t."id" = m.key
+    where t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('claimed', 'running')
+    order by t."id"
+    for no key update of t
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'pending', "worker_id" = null, "next_retry_at" = null, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now
+    from moves as m
+    where t."id" = m.key
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- lose, by the worker
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+asked as materialized (
+    select m.*, clock.now, clock.now as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[]) as m ("key", "owner", "fence", "error_0")
+),
+moves as materialized (
+    select m.*, t."status"::text as prev
+    from "tasks" as t join asked as m on t."id" = m.key
+    where t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('claimed', 'running')
+    order by t."id"
+    for no key update of t
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'pending', "worker_id" = null, "next_retry_at" = null, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now, "attempts" = t."attempts" + (m.prev = 'running')::int, "last_error" = m."error_0"
+    from moves as m
+    where t."id" = m.key
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- cancel, by the worker
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+asked as materialized (
+    select m.*, clock.now, clock.now as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[]) as m ("key", "owner", "fence", "error_0")
+),
+moves as materialized (
+    select m.*, t."status"::text as prev
+    from "tasks" as t join asked as m on t."id" = m.key
+    where t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('claimed', 'running')
+    order by t."id"
+    for no key update of t
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'failed', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "last_error" = m."error_0"
+    from moves as m
+    where t."id" = m.key
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- cancel, by a person
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+asked as materialized (
+    select m.*, clock.now, clock.now as due
+    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[]) as m ("key", "error_0")
+),
+moves as materialized (
+    select m.*, t."status"::text as prev
+    from "tasks" as t join asked as m on t."id" = m.key
+    where true and t."status" in ('pending', 'claimed', 'running')
+    order by t."id"
+    for no key update of t
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'failed', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "last_error" = m."error_0"
+    from moves as m
+    where t."id" = m.key
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- requeue, by a person
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+asked as materialized (
+    select m.*, clock.now, clock.now as due
+    from clock, unnest(%(a0)s::uuid[]) as m ("key")
+),
+moves as materialized (
+    select m.*, t."status"::text as prev
+    from "tasks" as t join asked as m on t."id" = m.key
+    where true and t."status" in ('dead_letter', 'failed')
+    order by t."id"
+    for no key update of t
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'pending', "worker_id" = null, "next_retry_at" = null, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now, "attempts" = 0
+    from moves as m
+    where t."id" = m.key
+    returning t."id", t."attempts", t."fence"
+)
+select t."id" as key from moved as t;
+
+-- heartbeat
+select t."id" as key
+from "tasks" as t join unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[]) as m ("key", "owner", "fence") on t."id" = m.key
+where t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('claimed', 'running');
+
+-- held by workers that are gone
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit"
+from "tasks" as t
+where t."status" in ('claimed', 'running') and t."worker_id"::text = any(%(owners)s::text[])
+order by t."id"
+for no key update of t skip locked;
+
+-- orphans
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit"
+from "tasks" as t
+where t."status" in ('claimed', 'running')
+    and (
+        t."worker_id" is not null and t."worker_id"::text <> all(%(alive)s::text[])
+            and t."claimed_at" < (select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC') + make_interval(secs => -%(orphaned)s::float8)
+        or t."worker_id" is null and t."claimed_at" < (select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC') + make_interval(secs => -%(nameless)s::float8)
+    )
+order by t."id"
+limit %(limit)s
+for no key update of t skip locked;
+
+-- get
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) as "columns", t."next_retry_at" at time zone 'UTC' as "due", t."created_at" at time zone 'UTC' as "created", t."updated_at" at time zone 'UTC' as "updated", t."claimed_at" at time zone 'UTC' as "claimed", t."started_at" at time zone 'UTC' as "started", t."completed_at" at time zone 'UTC' as "finished"
+from "tasks" as t
+where t."id" = %(id)s
+order by t."created_at" desc, t."id" desc
+limit %(limit)s;
+
+-- find, by state and kind, after a page
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) as "columns", t."next_retry_at" at time zone 'UTC' as "due", t."created_at" at time zone 'UTC' as "created", t."updated_at" at time zone 'UTC' as "updated", t."claimed_at" at time zone 'UTC' as "claimed", t."started_at" at time zone 'UTC' as "started", t."completed_at" at time zone 'UTC' as "finished"
+from "tasks" as t
+where t."status" = any(%(states)s::task_status[]) and t."type"::text = %(kind)s and (t."created_at", t."id") < (%(before)s::timestamptz at time zone 'UTC', %(before_key)s::uuid)
+order by t."created_at" desc, t."id" desc
+limit %(limit)s;
+
+-- keys, for an order by a filter
+select t."id" as key
+from "tasks" as t
+where t."status" = any(%(states)s::task_status[]) and t."worker_id"::text = %(owner)s and t."id" > %(after_key)s
+order by t."id"
+limit %(limit)s;
+
+-- count, since a time
+select t."status"::text as state, t."type"::text as kind, count(*) as rows
+from "tasks" as t
+where t."created_at" >= %(created_after)s::timestamptz at time zone 'UTC'
+group by 1, 2
+order by 1, 2;
