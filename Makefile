@@ -5,7 +5,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 STAMP   = $(VENV)/.installed
 
-.PHONY: help up install test check format lint types imports fix bench clean
+# What depends most on the versions of Python and PostgreSQL.
+CORE   := tests/engine tests/apps tests/runtime tests/test_exactly_once.py
+
+.PHONY: help up install test test-core test-oldest test-soak check format lint types imports fix sql bench clean
 help: ## List these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -16,6 +19,15 @@ install: $(STAMP)-run ## Make .venv with what running needs
 
 test: $(STAMP)-test ## Run every test, on a real PostgreSQL
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-core: $(STAMP)-test ## Run the tests of engine, apps and runtime
+	$(BIN)/python -m pytest -n 2 $(CORE) $(ARGS)
+
+test-oldest: $(STAMP)-test ## The same on PostgreSQL 15 (Debian's package postgresql-15)
+	$(BIN)/python tests/oldest.py -n 2 $(CORE) $(ARGS)
+
+test-soak: $(STAMP)-test ## The tests that take minutes
+	$(BIN)/python -m pytest -m soak $(ARGS)
 
 check: format lint types imports test ## Everything that must be green: format, lint, types, imports, tests
 
@@ -34,11 +46,14 @@ imports: $(STAMP)-check
 fix: $(STAMP)-check ## Repair what a tool can
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
 
+sql: $(STAMP)-run ## Compile the migrations to supabase/migrations/
+	$(BIN)/python -m holdfast.db.migrate supabase/migrations
+
 bench: $(STAMP)-bench ## Measure against hand-written SQL, as ratios in one run
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
 clean: ## Remove .venv and caches; keeps .holdfast, your data
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) .venv-newest .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
