@@ -62,25 +62,3 @@ def start(database_url: str, tmp_path: Path) -> Iterator[Start]:
     yield start
     for process in started:
         process.kill()
-
-
-# TEMPORARY until tests/conftest.py asks `select 1 from pg_database`
-@pytest.fixture(scope="session")
-def _migrated(postgres: str) -> str:
-    import fcntl
-    import os
-
-    import psycopg
-
-    from holdfast.db.migrate import upgrade
-
-    with (
-        (Path(os.environ["_HOLDFAST_TEST_HOME"]) / "template.lock2").open("w") as lock,
-        psycopg.connect(postgres, autocommit=True) as server,
-    ):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not server.execute("select 1 from pg_database where datname = 'migrated2'").fetchone():
-            server.execute("create database unfinished2 template template0")
-            upgrade(postgres.replace("@/holdfast?", "@/unfinished2?"))
-            server.execute("alter database unfinished2 rename to migrated2")
-    return "migrated2"

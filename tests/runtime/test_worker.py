@@ -14,6 +14,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Item, Settings, SyncContext
 from holdfast.db.pool import Connection
+from holdfast.runtime.worker import Worker
 from runtime.support import (
     ERRANDS,
     PATIENCE,
@@ -70,56 +71,66 @@ async def test_the_row_of_a_worker_tells_its_size_its_version_and_what_it_serves
 ) -> None:
     """T-31 and §1: pool_size, version, hostname, serves; the first worker leads."""
     async with working(app, concurrency={"tasks": 3, "errands": 2}) as worker:
-        await present(conn, worker)
-        row = await (await conn.execute("select pool_size, serves, is_leader from workers")).fetchone()
-        assert row == (5, ["tasks", "errands"], True)
+        await until(conn, "select is_leader from workers where id = %s", worker.id)
+        row = await (await conn.execute("select pool_size, serves from workers")).fetchone()
+        assert row == (5, ["tasks", "errands"])
         assert await one(conn, "select version is not null and hostname <> '' from workers")
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_a_handler_that_blocks_does_not_cost_the_worker_its_life(
-    app: Holdfast, settings: Settings, conn: Connection, asynchronous: bool
+    settings: Settings, conn: Connection, asynchronous: bool
 ) -> None:
     """T-31, T-32: the heartbeat goes on while an async handler blocks the event loop past the timeout."""
-    blocking, done = threading.Event(), threading.Event()
-
-    async def in_loop() -> None:
-        blocking.set()
-        done.wait(PATIENCE)
-
-    def in_thread() -> None:
-        blocking.set()
-        done.wait(PATIENCE)
-
-    app.handler("block")(in_loop if asynchronous else in_thread)
+    long = replace(settings, leader_term=3600)  # so that no election is a sign of life by the way
+    leads, blocking, done = threading.Event(), threading.Event(), threading.Event()
     watched: list[Any] = []
 
-    async def watch() -> None:
-        """Runs in a thread with a loop of its own, because ours is blocked."""
-        async with Holdfast(settings) as other, working(other), other.database.connection() as look:
-            beat = await one(look, "select last_heartbeat from workers where id = %s", worker.id)
-            query = "select last_heartbeat > %s + interval '2.5 s' from workers where id = %s"
-            await until(look, query, beat, worker.id)
-            watched.append(await column(look, "select status::text from tasks"))
+    async def lead_and_watch() -> None:
+        """Another worker, in a thread with a loop of its own because ours is blocked; it leads and sweeps."""
+        only = {"kinds": ["nothing of this test"]}
+        async with Holdfast(long) as other, working(other, **only) as leader:
+            await lead(leader, other)
 
-    task_id = await add(app, "block")
-    worker = app.worker()
+    async def lead(leader: Worker, other: Holdfast) -> None:
+        async with other.database.connection() as look:
+            await until(look, "select is_leader from workers where id = %s", leader.id)
+            leads.set()
+            await asyncio.to_thread(blocking.wait, PATIENCE)
+            query = "select clock_timestamp() at time zone 'UTC' + interval '2.5 s'"
+            past_the_timeout = await one(look, query)
+            await until(look, "select clock_timestamp() at time zone 'UTC' > %s", past_the_timeout)
+            watched.extend(await column(look, "select status || ' ' || attempts from tasks"))
 
     def watching() -> None:
-        blocking.wait(PATIENCE)
         try:
-            asyncio.run(watch())
+            asyncio.run(lead_and_watch())
         finally:
             done.set()
 
     thread = threading.Thread(target=watching)
     thread.start()
-    async with running(worker):
-        first = worker.id
-        row = await until_task(conn, task_id, "completed")
-        assert worker.id == first
+    assert await asyncio.to_thread(leads.wait, PATIENCE)
+    async with Holdfast(long) as app:
+
+        async def in_loop() -> None:
+            blocking.set()
+            done.wait(PATIENCE)
+
+        def in_thread() -> None:
+            blocking.set()
+            done.wait(PATIENCE)
+
+        app.handler("block")(in_loop if asynchronous else in_thread)
+        worker = app.worker()
+        async with running(worker):
+            await present(conn, worker)
+            task_id = await add(app, "block")
+            first = worker.id
+            row = await until_task(conn, task_id, "completed")
+            assert (row["worker_id"], worker.id) == (first, first)
     thread.join()
-    assert watched == [["running"]]
+    assert watched == ["running 0"]
     assert (row["attempts"], row["fence"]) == (1, 1)
 
 
