@@ -21,8 +21,8 @@ class HoldfastError(Exception):
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
         self.__dict__.update(fields)
-        template = (inspect.cleandoc(self.__class__.__doc__ or "{message}")).splitlines()[0]
-        super().__init__(template.format(**fields))
+        doc = inspect.cleandoc(self.__class__.__doc__ or "")  # python -OO leaves none
+        super().__init__(doc.splitlines()[0].format(**fields) if doc else f"{self.code} {fields}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.__class__, self.fields)

@@ -282,7 +282,7 @@ async def test_a_filter_that_means_nothing_is_refused(conn: Connection, field: s
         ("plain é \U0001f600", "plain é \U0001f600"),
         ("\x00", "\ufffd"),
         ("x\ud800yz", "x\ufffdyz"),
-        ("x\udc00yz", "x\ufffdyz"),
+        ("y\udc00z", "y\ufffdz"),
         ("\udc00\ud800", "\ufffd\ufffd"),
         ("\ud83d\ude00", "\U0001f600"),
         ("\ufefftext", "\ufefftext"),

@@ -12,7 +12,7 @@ import pytest
 from holdfast import Holdfast, Item
 from holdfast.db.pool import Connection
 from holdfast.runtime import presence
-from holdfast.runtime.duties import reap
+from holdfast.runtime.duties import Patience, adopt, reap
 from holdfast.runtime.presence import Identity
 from holdfast.runtime.pump import Share
 from holdfast.runtime.worker import Worker
@@ -32,7 +32,7 @@ def later(seconds: float) -> datetime:
 
 async def sweep(conn: Connection, app: Holdfast, now: datetime, leader: str = "leader") -> int:
     stores = list(app.stores.values())
-    return await reap(conn, stores, leader, timeout=TIMEOUT, nameless=NAMELESS, now=now)
+    return await reap(conn, stores, leader, Patience(timeout=TIMEOUT, nameless=NAMELESS), now=now)
 
 
 async def hold(app: Holdfast, conn: Connection, worker: str, **options: Any) -> tuple[Any, Any]:
@@ -238,3 +238,39 @@ async def test_a_running_fleet_recovers_a_dead_member(app: Holdfast, conn: Conne
     async with running(app.worker()):
         assert (await until_task(conn, begun.id, "completed"))["attempts"] == 2
         assert (await until_task(conn, waiting.id, "completed"))["attempts"] == 1
+
+
+async def test_rows_of_a_ledger_that_the_leader_does_not_know_are_adopted_by_those_who_do(
+    app: Holdfast, conn: Connection
+) -> None:
+    """T-34, T-35: the leader buries the worker and knows nothing of its errand; another worker gives it back."""
+    await presence.register(conn, who("dead"), now=NOW)
+    await app.enqueue_many("errands", [Item(kind="y")])
+    await conn.execute("update errands set due_at = %s", (NOW,))
+    (errand,) = await app.store("errands").claim(conn, "dead", 1, now=NOW)
+    patience = Patience(timeout=TIMEOUT, nameless=NAMELESS)
+    query = "select (stage, tries, holder)::text from errands where number = %s"
+
+    assert await reap(conn, [app.store("tasks")], "leader", patience, now=later(31)) == 0
+    assert await column(conn, "select id from workers") == []
+    assert await one(conn, query, errand.id) == "(doing,0,dead)"
+
+    assert await adopt(conn, [app.store("errands")], patience, now=later(31)) == 1
+    assert await one(conn, query, errand.id) == "(waiting,1,)"
+    assert await adopt(conn, [app.store("errands")], patience, now=later(31)) == 0
+
+
+async def test_every_worker_adopts_without_leading(app: Holdfast, conn: Connection) -> None:
+    """T-35: the row of an unknown worker comes back although somebody else leads and does nothing."""
+    await presence.register(conn, who("idle-leader"))
+    assert await presence.elect(conn, "idle-leader", 3600)
+    task_id = await add(app, "unhandled")
+    (claim,) = await app.store("tasks").claim(conn, "nobody", 1, now=NOW)
+    assert claim.id == task_id
+
+    @app.handler("unhandled")
+    async def run() -> None: ...
+
+    async with running(app.worker()):
+        await until_task(conn, task_id, "completed")
+    assert await one(conn, "select id from workers where is_leader") == "idle-leader"

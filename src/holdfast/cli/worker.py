@@ -67,6 +67,7 @@ async def _work(
 
     async with app:
         worker = app.worker(ledgers=ledgers, concurrency=slots, kinds=kinds, queues=queues)
+        worker.last_resort = lambda: _end(ABANDONED)
         with stopping_on_signals(worker.stop), _stopping_on_eof(worker.stop if stop_on_eof else None):
             return await worker.run(until_idle=until_idle)
 
@@ -132,6 +133,11 @@ def leave_behind(code: int) -> None:
     if any(thread.is_alive() for thread in threads):
         if code != ABANDONED:
             logging.getLogger("holdfast.worker").warning("a handler outlived its run and is cut off")
-        logging.shutdown()
-        output.flush()
-        os._exit(code)
+        _end(code)
+
+
+def _end(code: int) -> None:
+    """Ends the process at once, whatever still runs in it."""
+    logging.shutdown()
+    output.flush()
+    os._exit(code)

@@ -114,11 +114,11 @@ class Store:
         kinds: Sequence[str] | None = None,
         queues: Sequence[str] = ("default",),
     ) -> tuple[frozenset[Any], list[Claimed]]:
-        """The ends of some runs and the next claim in one commit, sent as one.
+        """The ends of some runs and the next claim in one commit and one round trip.
 
-        A worker that is frozen or killed on the way holds no lock that others wait for.
+        Both are one pipeline, which the server takes as one transaction. Others skip the rows that it locks.
         """
-        async with conn.pipeline(), conn.transaction():
+        async with conn.pipeline():
             ends = await self._send_moves(conn, moves, None)
             claims = await self._send_claim(conn, owner, limit, kinds, queues, None)
         return await _keys_of(ends), await claims.fetchall()
@@ -147,7 +147,7 @@ class Store:
         """
         if len({one.verb for one in moves}) <= 1:
             return await _keys_of(await self._send_moves(conn, moves, now))
-        async with conn.pipeline(), conn.transaction():
+        async with conn.pipeline():  # one transaction for the server, as long as nothing is fetched
             ends = await self._send_moves(conn, moves, now)
         return await _keys_of(ends)
 

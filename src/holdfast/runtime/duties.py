@@ -24,53 +24,81 @@ log = logging.getLogger("holdfast.leader")
 
 @dataclass(frozen=True, kw_only=True)
 class Duty:
-    """A name, how often (seconds), and the function that does it once."""
+    """A name, how often (seconds), and the function that does it once. `by_all`: not for the leader alone."""
 
     name: str
     every: float
     run: Callable[[Connection, str], Awaitable[int]]
+    by_all: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """When a row counts as lost, in seconds: its worker silent, its worker unknown, nobody named."""
+
+    timeout: float
+    nameless: float
 
 
 async def reap(
     conn: Connection,
     stores: Sequence[Store],
     leader: str,
+    patience: Patience,
     *,
-    timeout: float,
-    nameless: float,
     now: datetime | None = None,
 ) -> int:
-    """Removes silent workers and gives their rows back, in every ledger, in one transaction.
-
-    Also gives back rows that name a worker without a row for longer than `timeout`, rows that name nobody
-    for longer than `nameless`, and rows whose own lease has run out.
-    """
-    given_back = 0
+    """Removes silent workers and gives their rows back, in every ledger, in one transaction."""
     async with conn.transaction():
         await conn.execute(queries.IMPATIENT)
-        dead = await presence.bury(conn, leader, timeout, now=now)
+        dead = await presence.bury(conn, leader, patience.timeout, now=now)
         if dead:
             log.warning("workers gone: %s", ", ".join(dead))
-        living = await presence.alive(conn)
-        for store in stores:
-            lost: dict[Any, Claimed] = {}
-            for claim in await store.held_by(conn, dead, now=now) if dead else []:
-                lost[claim.id] = claim
-            orphans = await store.orphans(conn, living, orphaned=timeout, nameless=nameless, now=now)
-            for claim in (*orphans, *await store.expired(conn, now=now)):
-                lost[claim.id] = claim
-            if lost:
-                moves = [decide_lost(store.ledger, claim) for claim in lost.values()]
-                moved = await store.move(conn, moves, now=now)
-                log.warning("%s: %d rows of lost workers given back", store.ledger.name, len(moved))
-                given_back += len(moved)
+        return await _give_back(conn, stores, dead, patience, now)
+
+
+async def adopt(
+    conn: Connection, stores: Sequence[Store], patience: Patience, *, now: datetime | None = None
+) -> int:
+    """Gives back what no reaping reached: the leader may not know every ledger that others work for."""
+    async with conn.transaction():
+        await conn.execute(queries.IMPATIENT)
+        return await _give_back(conn, stores, (), patience, now)
+
+
+async def _give_back(
+    conn: Connection, stores: Sequence[Store], dead: Sequence[str], patience: Patience, now: datetime | None
+) -> int:
+    """Gives back the rows of these workers, of workers without a row, of nobody, and those with an old lease."""
+    given_back = 0
+    living = await presence.alive(conn)
+    for store in stores:
+        lost: dict[Any, Claimed] = {}
+        for claim in await store.held_by(conn, dead, now=now) if dead else []:
+            lost[claim.id] = claim
+        orphans = await store.orphans(
+            conn, living, orphaned=patience.timeout, nameless=patience.nameless, now=now
+        )
+        for claim in (*orphans, *await store.expired(conn, now=now)):
+            lost[claim.id] = claim
+        if lost:
+            moves = [decide_lost(store.ledger, claim) for claim in lost.values()]
+            moved = await store.move(conn, moves, now=now)
+            log.warning("%s: %d rows of lost workers given back", store.ledger.name, len(moved))
+            given_back += len(moved)
     return given_back
 
 
-def reaping(stores: Sequence[Store], *, every: float, timeout: float, nameless: float) -> Duty:
-    """The duty `reap` for these ledgers."""
+def sweeps(stores: Sequence[Store], patience: Patience, *, every: float) -> tuple[Duty, ...]:
+    """The duties that recover rows: the leader reaps, and everybody adopts."""
 
-    async def run(conn: Connection, leader: str) -> int:
-        return await reap(conn, stores, leader, timeout=timeout, nameless=nameless)
+    async def reaping(conn: Connection, leader: str) -> int:
+        return await reap(conn, stores, leader, patience)
 
-    return Duty(name="reap", every=every, run=run)
+    async def adopting(conn: Connection, _: str) -> int:
+        return await adopt(conn, stores, patience)
+
+    return (
+        Duty(name="reap", every=every, run=reaping),
+        Duty(name="adopt", every=patience.timeout, run=adopting, by_all=True),
+    )

@@ -53,6 +53,7 @@ class Keeper:
         self.died = died
         self.leads = False
         self._until = 0.0  # on the monotonic clock: when to stop the duties
+        self._calm_at = 0.0
         self._elected = asyncio.Event()
         self._vacant = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -165,7 +166,11 @@ class Keeper:
             self._elected.clear()
 
     async def _doing(self, duty: Duty, conn: Connection) -> None:
-        while True:
+        if duty.by_all:
+            while not await self._pause(duty.every):
+                await duty.run(conn, self.who.id)
+            return
+        while not await self._pause(self._calm_at - time.monotonic()):
             await self._elected.wait()
             left = self._until - time.monotonic()
             if left <= 0:  # could not renew in time: somebody else may lead by now
@@ -186,6 +191,8 @@ class Keeper:
                     await work(conn)
             except (*LOSSES, TimeoutError) as error:
                 log.warning("%s: %s; trying again", purpose, error or "cut off at the end of the term")
+                # If the database was away it was so for all: let the others come back before judging them.
+                self._calm_at = time.monotonic() + 2 * self.database.settings.heartbeat_interval
             if await self._pause(wait):
                 return
             wait = min(wait * 2, LAST_WAIT)

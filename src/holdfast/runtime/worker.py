@@ -22,7 +22,7 @@ from holdfast.db.listen import listen
 from holdfast.engine.store import Store
 from holdfast.engine.values import Move
 from holdfast.runtime import presence
-from holdfast.runtime.duties import Duty, reaping
+from holdfast.runtime.duties import Duty, Patience, sweeps
 from holdfast.runtime.execute import Places
 from holdfast.runtime.handlers import Handlers
 from holdfast.runtime.keeper import Keeper
@@ -31,6 +31,7 @@ from holdfast.runtime.pump import LOSSES, Pump, Share
 
 log = logging.getLogger("holdfast.worker")
 
+GRACE = 5.0  # seconds that a cancelled handler has to clean up
 UNLIMITED_RUN = 3600.0  # seconds that a run without a time limit may take before a nameless row is given back
 
 
@@ -58,12 +59,9 @@ class Worker:
         self.pumps = [Pump(share, database, handlers, self.places) for share in shares]
         settings = database.settings
         longest = max((h.timeout or UNLIMITED_RUN for h in handlers), default=UNLIMITED_RUN)
-        sweep = reaping(
-            stores or [share.store for share in shares],
-            every=settings.heartbeat_interval / 2,
-            timeout=settings.worker_timeout,
-            nameless=2 * longest,
-        )
+        patience = Patience(timeout=settings.worker_timeout, nameless=2 * longest)
+        known = stores or [share.store for share in shares]
+        recovery = sweeps(known, patience, every=settings.heartbeat_interval / 2)
         who = presence.Identity(
             id=presence.new_id(),
             hostname=socket.gethostname(),
@@ -71,8 +69,9 @@ class Worker:
             version=version("holdfast"),
             serves=tuple(share.store.ledger.name for share in shares),
         )
-        self.keeper = Keeper(database, who, [sweep, *duties], self._given_up, self._keeper_died)
+        self.keeper = Keeper(database, who, [*recovery, *duties], self._given_up, self._keeper_died)
         self.abandoned = 0
+        self.last_resort: Callable[[], None] = lambda: None  # for handlers that no cancellation stops
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -104,7 +103,7 @@ class Worker:
             await self._clean_up()
         if self._failure is not None:
             raise self._failure
-        return self.abandoned
+        return self.abandoned + self.places.abandoned
 
     async def _until_stopped(self, until_idle: bool) -> None:
         if not until_idle:
@@ -149,7 +148,11 @@ class Worker:
             await asyncio.gather(*(self._give_back(pump) for pump in self.pumps))
         for task in late:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        _, stubborn = await asyncio.wait(late, timeout=GRACE) if late else (late, late)
+        if stubborn:
+            log.critical("handlers go on although they were cancelled: this process has to be killed")
+            await self._clean_up()
+            self.last_resort()
 
     async def _give_back(self, pump: Pump) -> None:
         """Stops what still runs and releases its rows, which costs them no attempt."""
