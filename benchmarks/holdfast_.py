@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from benchmarks.limit import payload
-from holdfast import Context, Holdfast, Item, Settings
+from holdfast import Holdfast, Item, Settings
 
 
 def application(url: str) -> Holdfast:
@@ -45,7 +45,8 @@ async def drain(url: str, count: int, batch: int) -> float:
             began = time.perf_counter()
             await worker.run(until_idle=True)
             took = time.perf_counter() - began
-            row = await (await conn.execute("select count(*) from tasks where status = 'completed'")).fetchone()
+            counted = await conn.execute("select count(*) from tasks where status = 'completed'")
+            row = await counted.fetchone()
     assert row == (count,), f"{row} of {count} rows drained"
     return count / took
 
@@ -58,7 +59,7 @@ async def latency(url: str, count: int, gap: float) -> list[float]:
     app = Holdfast(Settings(database_url=url, profile="test", log_level="ERROR"))
 
     @app.handler("noop")
-    async def noop(body: dict[str, Any], ctx: Context) -> None:
+    async def noop(body: dict[str, Any]) -> None:
         samples.append(time.perf_counter() - stamps[body["n"]])
         seen.set()
 
@@ -66,8 +67,7 @@ async def latency(url: str, count: int, gap: float) -> list[float]:
         worker = app.worker(concurrency=10)
         task = asyncio.create_task(worker.run())
         async with app.database.connection() as conn:
-            while not await (await conn.execute("select 1 from workers")).fetchone():
-                await asyncio.sleep(0.01)
+            await worker.pumps[0].idle.wait()
             for number in range(count):
                 await asyncio.sleep(gap)
                 stamps[number] = time.perf_counter()

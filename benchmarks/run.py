@@ -62,9 +62,7 @@ def one_round(url: str, sizes: dict[str, int]) -> dict[str, tuple[float, float]]
     return found
 
 
-async def fresh(
-    url: str, side: ModuleType, measure: Callable[[ModuleType, str], Awaitable[float]]
-) -> float:
+async def fresh(url: str, side: ModuleType, measure: Callable[[ModuleType, str], Awaitable[float]]) -> float:
     """The measure on a new database, so that no run pays for the rows of another."""
     name = "bench"
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as admin:
@@ -98,7 +96,9 @@ def report(results: list[dict[str, tuple[float, float]]], *, check: bool) -> Non
         ratio = hand / ours if name.startswith("latency") else ours / hand
         unit = " ms" if name.startswith("latency") else " /s"
         number = "{:,.2f}" if name.startswith("latency") else "{:,.0f}"
-        print(f"{name:<14}{number.format(hand) + unit:>12}{number.format(ours) + unit:>12}{ratio:>8.2f}{bar:>6}")
+        print(
+            f"{name:<14}{number.format(hand) + unit:>12}{number.format(ours) + unit:>12}{ratio:>8.2f}{bar:>6}"
+        )
         if ratio < bar:
             low.append(f"{name}: {ratio:.2f} of the limit, the bar is {bar}")
     if check and low:

@@ -25,7 +25,7 @@ def main() -> int:
     run = {"user": user, "cwd": folder, "check": True, "stdout": subprocess.DEVNULL}
     data = folder / "data"
     try:
-        initdb = [BIN / "initdb", "-D", data, "-U", "holdfast", "--auth=trust", "--encoding=UTF8", "--no-sync"]
+        initdb = [BIN / "initdb", "-D", data, "-U", "holdfast", "--auth=trust", "-E", "UTF8", "--no-sync"]
         subprocess.run(initdb, **run)
         control = [BIN / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
         subprocess.run([*control, "-o", f"{OPTIONS} -c unix_socket_directories={folder}", "start"], **run)

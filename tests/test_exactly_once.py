@@ -85,7 +85,10 @@ async def test_a_run_that_did_not_succeed_leaves_no_effect(
         await drain(app)
     assert await column(conn, "select task from effects") == []
     assert (await task(conn, task_id))["status"] in ("pending", "failed")
-    assert await one(conn, "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in%%'") == 0
+    idle = (
+        "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in%%'"
+    )
+    assert await one(conn, idle) == 0
 
 
 async def test_a_snooze_commits_what_was_written_so_far(settings: Settings, conn: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Everything works through PgBouncer in transaction mode: no session state, no prepared statements, no LISTEN."""
+"""It works through PgBouncer in transaction mode: no session state, no prepared statements, no LISTEN."""
 
 import asyncio
 import logging
@@ -41,7 +41,8 @@ server_idle_timeout = 5
 @pytest.fixture
 def pooled(settings: Settings) -> Iterator[Settings]:
     """Settings that lead through a pooler of this test's own."""
-    assert settings.database_url and PGBOUNCER
+    assert settings.database_url
+    assert PGBOUNCER
     given = conninfo_to_dict(settings.database_url)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -351,7 +351,7 @@ def test_a_connection_that_fails_is_told_without_the_password(url: str, kind: ty
 
 
 def test_a_server_that_refuses_is_told_from_one_that_is_away(empty_database_url: str) -> None:
-    with pytest.raises(DatabaseAuthError, match='there is no database no_such_database'):
+    with pytest.raises(DatabaseAuthError, match="there is no database no_such_database"):
         migrate.current(make_conninfo(empty_database_url, dbname="no_such_database"))
 
 

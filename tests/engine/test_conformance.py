@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as changed
 
 from holdfast.engine.decide import decide, decide_lost
 from holdfast.engine.ledger import JsonError, TextError, error_columns
@@ -671,10 +672,10 @@ async def test_a_claim_of_another_worker_is_no_claim(conn: Connection, sample: S
     claim = await claim_one(sample, conn)
     for owner in ("w2", None):
         with pytest.raises(ClaimLost):
-            await store.move_one(conn, Move(verb="finish", claim=replace(claim, owner=owner)))
+            await store.move_one(conn, Move(verb="finish", claim=changed(claim, owner=owner)))
     if sample.ledger.fence:
         with pytest.raises(ClaimLost):
-            await store.move_one(conn, Move(verb="finish", claim=replace(claim, fence=claim.fence + 1)))
+            await store.move_one(conn, Move(verb="finish", claim=changed(claim, fence=claim.fence + 1)))
     await store.move_one(conn, Move(verb="finish", claim=claim))
 
 
@@ -706,7 +707,7 @@ async def test_an_old_and_a_new_claim_of_one_row_in_one_batch_are_judged_apart(
     await store.move_one(conn, Move(verb="lose", claim=old, fault=FAULT), now=after(11))
     again = await store.claim(conn, "w1", 1, now=after(20))
     if sample.ledger.lifecycle.of("start"):
-        started = await store.start(conn, [replace(old, state=again[0].state), *again], now=after(20))
+        started = await store.start(conn, [changed(old, state=again[0].state), *again], now=after(20))
         assert [claim.fence for claim in started] == [claim.fence for claim in again]
     told = await sample.told(conn)
     moves = [Move(verb="finish", claim=claim, result={"by": claim.fence}) for claim in (old, *again, old)]

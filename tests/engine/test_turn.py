@@ -54,8 +54,7 @@ async def test_moves_of_several_verbs_are_written_together_or_not_at_all(
 async def test_a_turn_joins_the_transaction_that_it_is_taken_in(
     conn: Connection, running: list[Move]
 ) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with conn.transaction():
-            await STORE.turn(conn, running, "w", 5)
-            raise ZeroDivisionError
+    async with conn.transaction(force_rollback=True):
+        moved, claims = await STORE.turn(conn, running, "w", 5)
+        assert (len(moved), len(claims)) == (2, 1)
     assert await states(conn) == ["running", "running", "pending"]

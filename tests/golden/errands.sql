@@ -6,7 +6,7 @@ with clock as materialized (
 ),
 items as materialized (
     select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::uuid[], %(a3)s::jsonb[]) with ordinality as i ("id", "type", "org_id", "+payload", "+place")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::uuid[], %(a3)b::jsonb[]) with ordinality as i ("id", "type", "org_id", "+payload", "+place")
 ),
 moved as (
     insert into "town"."errand" as t ("id", "type", "org_id", "payload", "run_at", "status", "created_at", "updated_at")
@@ -33,7 +33,7 @@ with clock as materialized (
 ),
 items as materialized (
     select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::uuid[], %(a3)s::text[], %(a4)s::float8[]) with ordinality as i ("id", "type", "org_id", "idempotency_key", "+delay", "+place")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::uuid[], %(a3)b::text[], %(a4)b::float8[]) with ordinality as i ("id", "type", "org_id", "idempotency_key", "+delay", "+place")
 ),
 moved as (
     insert into "town"."errand" as t ("id", "type", "org_id", "idempotency_key", "run_at", "status", "created_at", "updated_at")
@@ -60,7 +60,7 @@ with clock as materialized (
 ),
 items as materialized (
     select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::uuid[], %(a3)s::timestamptz[]) with ordinality as i ("id", "type", "org_id", "+run_at", "+place")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::uuid[], %(a3)b::timestamptz[]) with ordinality as i ("id", "type", "org_id", "+run_at", "+place")
 ),
 moved as (
     insert into "town"."errand" as t ("id", "type", "org_id", "run_at", "status", "created_at", "updated_at")
@@ -84,7 +84,7 @@ select t.*, bell.rung from moved as t, (select pg_notify('holdfast_errands', '')
 -- enqueue: what stood in the way
 select i."+place" as place, t."id" as key, t."status"::text as state, t."type"::text as kind
 from "town"."errand" as t
-join unnest(%(a0)s::uuid[], %(a1)s::text[]) with ordinality as i ("org_id", "idempotency_key", "+place") on t."org_id" = i."org_id" and t."idempotency_key" = i."idempotency_key"
+join unnest(%(a0)b::uuid[], %(a1)b::text[]) with ordinality as i ("org_id", "idempotency_key", "+place") on t."org_id" = i."org_id" and t."idempotency_key" = i."idempotency_key"
 where true and t."idempotency_key" is not null;
 
 -- claim
@@ -136,7 +136,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::jsonb[]) as m ("key", "owner", "fence", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::jsonb[]) as m ("key", "owner", "fence", "detail")
 ),
 moved as (
     update "town"."errand" as t
@@ -165,7 +165,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now + make_interval(secs => m.delay) as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::float8[], %(a4)s::text[], %(a5)s::text[], %(a6)s::jsonb[]) as m ("key", "owner", "fence", "delay", "error_0", "error_1", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::float8[], %(a4)b::text[], %(a5)b::text[], %(a6)b::jsonb[]) as m ("key", "owner", "fence", "delay", "error_0", "error_1", "detail")
 ),
 moved as (
     update "town"."errand" as t
@@ -194,7 +194,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[], %(a4)s::text[], %(a5)s::jsonb[]) as m ("key", "owner", "fence", "error_0", "error_1", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::text[], %(a4)b::text[], %(a5)b::jsonb[]) as m ("key", "owner", "fence", "error_0", "error_1", "detail")
 ),
 moved as (
     update "town"."errand" as t
@@ -223,7 +223,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[], %(a4)s::text[], %(a5)s::jsonb[]) as m ("key", "owner", "fence", "error_0", "error_1", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::text[], %(a4)b::text[], %(a5)b::jsonb[]) as m ("key", "owner", "fence", "error_0", "error_1", "detail")
 ),
 moved as (
     update "town"."errand" as t
@@ -252,7 +252,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now + make_interval(secs => m.delay) as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::float8[], %(a4)s::jsonb[]) as m ("key", "owner", "fence", "delay", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::float8[], %(a4)b::jsonb[]) as m ("key", "owner", "fence", "delay", "detail")
 ),
 moved as (
     update "town"."errand" as t
@@ -281,7 +281,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::jsonb[]) as m ("key", "owner", "fence", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::jsonb[]) as m ("key", "owner", "fence", "detail")
 ),
 moved as (
     update "town"."errand" as t
@@ -310,7 +310,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[], %(a4)s::text[], %(a5)s::jsonb[]) as m ("key", "owner", "fence", "error_0", "error_1", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::text[], %(a4)b::text[], %(a5)b::jsonb[]) as m ("key", "owner", "fence", "error_0", "error_1", "detail")
 ),
 moved as (
     update "town"."errand" as t
@@ -339,7 +339,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::jsonb[]) as m ("key", "owner", "fence", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::jsonb[]) as m ("key", "owner", "fence", "detail")
 ),
 moved as (
     update "town"."errand" as t
@@ -368,7 +368,7 @@ with clock as materialized (
 ),
 asked as materialized (
     select m.*, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::jsonb[]) as m ("key", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::jsonb[]) as m ("key", "detail")
 ),
 moves as materialized (
     select m.*, t."status"::text as prev
@@ -404,7 +404,7 @@ with clock as materialized (
 ),
 asked as materialized (
     select m.*, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::jsonb[]) as m ("key", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::jsonb[]) as m ("key", "detail")
 ),
 moves as materialized (
     select m.*, t."status"::text as prev
@@ -440,7 +440,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::jsonb[]) as m ("key", "owner", "fence", "detail")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::jsonb[]) as m ("key", "owner", "fence", "detail")
 ),
 moved as (
     update "town"."errand" as t
@@ -465,7 +465,7 @@ select t."id" as key from moved as t;
 
 -- heartbeat
 select t."id" as key
-from "town"."errand" as t join unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[]) as m ("key", "owner", "fence") on t."id" = m.key
+from "town"."errand" as t join unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[]) as m ("key", "owner", "fence") on t."id" = m.key
 where t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running');
 
 -- held by workers that are gone

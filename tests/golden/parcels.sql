@@ -6,7 +6,7 @@ with clock as materialized (
 ),
 items as materialized (
     select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)s::text[], %(a1)s::jsonb[]) with ordinality as i ("service", "+payload", "+place")
+    from clock, unnest(%(a0)b::text[], %(a1)b::jsonb[]) with ordinality as i ("service", "+payload", "+place")
 ),
 moved as (
     insert into "parcels" as t ("service", "slip", "stage", "shelved_ms")
@@ -23,7 +23,7 @@ with clock as materialized (
 ),
 items as materialized (
     select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)s::text[], %(a1)s::text[], %(a2)s::float8[]) with ordinality as i ("service", "barcode", "+delay", "+place")
+    from clock, unnest(%(a0)b::text[], %(a1)b::text[], %(a2)b::float8[]) with ordinality as i ("service", "barcode", "+delay", "+place")
 ),
 moved as (
     insert into "parcels" as t ("service", "barcode", "not_before", "stage", "shelved_ms")
@@ -40,7 +40,7 @@ with clock as materialized (
 ),
 items as materialized (
     select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)s::text[], %(a1)s::timestamptz[]) with ordinality as i ("service", "+run_at", "+place")
+    from clock, unnest(%(a0)b::text[], %(a1)b::timestamptz[]) with ordinality as i ("service", "+run_at", "+place")
 ),
 moved as (
     insert into "parcels" as t ("service", "not_before", "stage", "shelved_ms")
@@ -54,7 +54,7 @@ select t.*, bell.rung from moved as t, (select pg_notify('holdfast_parcels', '')
 -- enqueue: what stood in the way
 select i."+place" as place, t."parcel_no" as key, t."stage"::text as state, t."service"::text as kind
 from "parcels" as t
-join unnest(%(a0)s::text[]) with ordinality as i ("barcode", "+place") on t."barcode" = i."barcode"
+join unnest(%(a0)b::text[]) with ordinality as i ("barcode", "+place") on t."barcode" = i."barcode"
 where true;
 
 -- copy: the clock
@@ -105,7 +105,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'moving'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::integer[], %(a1)s::text[]) as m ("key", "owner")
+    from clock, unnest(%(a0)b::integer[], %(a1)b::text[]) as m ("key", "owner")
 ),
 moved as (
     update "parcels" as t
@@ -122,7 +122,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'moving'::text as prev, clock.now, clock.now + ceil(m.delay * 1000)::bigint as due
-    from clock, unnest(%(a0)s::integer[], %(a1)s::text[], %(a2)s::float8[], %(a3)s::text[]) as m ("key", "owner", "delay", "error_0")
+    from clock, unnest(%(a0)b::integer[], %(a1)b::text[], %(a2)b::float8[], %(a3)b::text[]) as m ("key", "owner", "delay", "error_0")
 ),
 moved as (
     update "parcels" as t
@@ -139,7 +139,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'moving'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::integer[], %(a1)s::text[], %(a2)s::text[]) as m ("key", "owner", "error_0")
+    from clock, unnest(%(a0)b::integer[], %(a1)b::text[], %(a2)b::text[]) as m ("key", "owner", "error_0")
 ),
 moved as (
     update "parcels" as t
@@ -156,7 +156,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'moving'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::integer[], %(a1)s::text[], %(a2)s::text[]) as m ("key", "owner", "error_0")
+    from clock, unnest(%(a0)b::integer[], %(a1)b::text[], %(a2)b::text[]) as m ("key", "owner", "error_0")
 ),
 moved as (
     update "parcels" as t
@@ -173,7 +173,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'moving'::text as prev, clock.now, clock.now + ceil(m.delay * 1000)::bigint as due
-    from clock, unnest(%(a0)s::integer[], %(a1)s::text[], %(a2)s::float8[]) as m ("key", "owner", "delay")
+    from clock, unnest(%(a0)b::integer[], %(a1)b::text[], %(a2)b::float8[]) as m ("key", "owner", "delay")
 ),
 moved as (
     update "parcels" as t
@@ -190,7 +190,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'moving'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::integer[], %(a1)s::text[]) as m ("key", "owner")
+    from clock, unnest(%(a0)b::integer[], %(a1)b::text[]) as m ("key", "owner")
 ),
 moved as (
     update "parcels" as t
@@ -207,7 +207,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'moving'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::integer[], %(a1)s::text[], %(a2)s::text[]) as m ("key", "owner", "error_0")
+    from clock, unnest(%(a0)b::integer[], %(a1)b::text[], %(a2)b::text[]) as m ("key", "owner", "error_0")
 ),
 moved as (
     update "parcels" as t
@@ -224,7 +224,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'moving'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::integer[], %(a1)s::text[], %(a2)s::text[]) as m ("key", "owner", "error_0")
+    from clock, unnest(%(a0)b::integer[], %(a1)b::text[], %(a2)b::text[]) as m ("key", "owner", "error_0")
 ),
 moved as (
     update "parcels" as t
@@ -241,7 +241,7 @@ with clock as materialized (
 ),
 asked as materialized (
     select m.*, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::integer[], %(a1)s::text[]) as m ("key", "error_0")
+    from clock, unnest(%(a0)b::integer[], %(a1)b::text[]) as m ("key", "error_0")
 ),
 moves as materialized (
     select m.*, t."stage"::text as prev
@@ -265,7 +265,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'returned'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::integer[]) as m ("key")
+    from clock, unnest(%(a0)b::integer[]) as m ("key")
 ),
 moved as (
     update "parcels" as t
@@ -278,7 +278,7 @@ select t."parcel_no" as key from moved as t;
 
 -- heartbeat
 select t."parcel_no" as key
-from "parcels" as t join unnest(%(a0)s::integer[], %(a1)s::text[]) as m ("key", "owner") on t."parcel_no" = m.key
+from "parcels" as t join unnest(%(a0)b::integer[], %(a1)b::text[]) as m ("key", "owner") on t."parcel_no" = m.key
 where t."courier" is not distinct from m.owner and t."stage" in ('moving');
 
 -- held by workers that are gone

@@ -6,7 +6,7 @@ with clock as materialized (
 ),
 items as materialized (
     select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::jsonb[]) with ordinality as i ("id", "type", "+payload", "+place")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::jsonb[]) with ordinality as i ("id", "type", "+payload", "+place")
 ),
 moved as (
     insert into "tasks" as t ("id", "type", "payload", "status", "created_at", "updated_at")
@@ -23,7 +23,7 @@ with clock as materialized (
 ),
 items as materialized (
     select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::text[], %(a3)s::float8[]) with ordinality as i ("id", "type", "idempotency_key", "+delay", "+place")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::text[], %(a3)b::float8[]) with ordinality as i ("id", "type", "idempotency_key", "+delay", "+place")
 ),
 moved as (
     insert into "tasks" as t ("id", "type", "idempotency_key", "next_retry_at", "status", "created_at", "updated_at")
@@ -40,7 +40,7 @@ with clock as materialized (
 ),
 items as materialized (
     select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::timestamptz[]) with ordinality as i ("id", "type", "+run_at", "+place")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::timestamptz[]) with ordinality as i ("id", "type", "+run_at", "+place")
 ),
 moved as (
     insert into "tasks" as t ("id", "type", "next_retry_at", "status", "created_at", "updated_at")
@@ -99,7 +99,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'claimed'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[]) as m ("key", "owner", "fence")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[]) as m ("key", "owner", "fence")
 ),
 moved as (
     update "tasks" as t
@@ -116,7 +116,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[]) as m ("key", "owner", "fence")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[]) as m ("key", "owner", "fence")
 ),
 moved as (
     update "tasks" as t
@@ -133,7 +133,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now + make_interval(secs => m.delay) as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::float8[], %(a4)s::text[]) as m ("key", "owner", "fence", "delay", "error_0")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::float8[], %(a4)b::text[]) as m ("key", "owner", "fence", "delay", "error_0")
 ),
 moved as (
     update "tasks" as t
@@ -150,7 +150,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[]) as m ("key", "owner", "fence", "error_0")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::text[]) as m ("key", "owner", "fence", "error_0")
 ),
 moved as (
     update "tasks" as t
@@ -167,7 +167,7 @@ with clock as materialized (
 ),
 asked as materialized (
     select m.*, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[]) as m ("key", "owner", "fence", "error_0")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::text[]) as m ("key", "owner", "fence", "error_0")
 ),
 moves as materialized (
     select m.*, t."status"::text as prev
@@ -191,7 +191,7 @@ with clock as materialized (
 ),
 moves as materialized (
     select m.*, 'running'::text as prev, clock.now, clock.now + make_interval(secs => m.delay) as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::float8[]) as m ("key", "owner", "fence", "delay")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::float8[]) as m ("key", "owner", "fence", "delay")
 ),
 moved as (
     update "tasks" as t
@@ -208,7 +208,7 @@ with clock as materialized (
 ),
 asked as materialized (
     select m.*, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[]) as m ("key", "owner", "fence")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[]) as m ("key", "owner", "fence")
 ),
 moves as materialized (
     select m.*, t."status"::text as prev
@@ -232,7 +232,7 @@ with clock as materialized (
 ),
 asked as materialized (
     select m.*, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[]) as m ("key", "owner", "fence", "error_0")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::text[]) as m ("key", "owner", "fence", "error_0")
 ),
 moves as materialized (
     select m.*, t."status"::text as prev
@@ -256,7 +256,7 @@ with clock as materialized (
 ),
 asked as materialized (
     select m.*, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[], %(a3)s::text[]) as m ("key", "owner", "fence", "error_0")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[], %(a3)b::text[]) as m ("key", "owner", "fence", "error_0")
 ),
 moves as materialized (
     select m.*, t."status"::text as prev
@@ -280,7 +280,7 @@ with clock as materialized (
 ),
 asked as materialized (
     select m.*, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[], %(a1)s::text[]) as m ("key", "error_0")
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[]) as m ("key", "error_0")
 ),
 moves as materialized (
     select m.*, t."status"::text as prev
@@ -304,7 +304,7 @@ with clock as materialized (
 ),
 asked as materialized (
     select m.*, clock.now, clock.now as due
-    from clock, unnest(%(a0)s::uuid[]) as m ("key")
+    from clock, unnest(%(a0)b::uuid[]) as m ("key")
 ),
 moves as materialized (
     select m.*, t."status"::text as prev
@@ -324,7 +324,7 @@ select t."id" as key from moved as t;
 
 -- heartbeat
 select t."id" as key
-from "tasks" as t join unnest(%(a0)s::uuid[], %(a1)s::text[], %(a2)s::int8[]) as m ("key", "owner", "fence") on t."id" = m.key
+from "tasks" as t join unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[]) as m ("key", "owner", "fence") on t."id" = m.key
 where t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('claimed', 'running');
 
 -- held by workers that are gone

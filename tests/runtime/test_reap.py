@@ -243,7 +243,7 @@ async def test_a_running_fleet_recovers_a_dead_member(app: Holdfast, conn: Conne
 async def test_rows_of_a_ledger_that_the_leader_does_not_know_are_adopted_by_those_who_do(
     app: Holdfast, conn: Connection
 ) -> None:
-    """T-34, T-35: the leader buries the worker and knows nothing of its errand; another worker gives it back."""
+    """T-34, T-35: the leader buries the worker and knows nothing of its errand; another gives it back."""
     await presence.register(conn, who("dead"), now=NOW)
     await app.enqueue_many("errands", [Item(kind="y")])
     await conn.execute("update errands set due_at = %s", (NOW,))

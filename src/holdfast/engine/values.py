@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from holdfast.engine.lifecycle import Verb
 
 Json = Any  # what json.loads may give
@@ -40,8 +42,7 @@ class Receipt:
     created: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     """A row in the hands of a worker. `owner` and `fence` prove the claim; every later write names them."""
 
     id: Any
@@ -85,8 +86,7 @@ class Fault:
     trace: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Move:
+class Move(msgspec.Struct, frozen=True, kw_only=True):
     """One change of state that is to be written: the verb, the claim that allows it, what goes with it."""
 
     verb: Verb

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import cached_property
 from typing import Any
 
 from psycopg import AsyncConnection, AsyncTransaction, OperationalError, Rollback
@@ -28,14 +29,19 @@ class Context:
     def __init__(self, store: Store, claim: Claimed, database: Database, places: asyncio.Semaphore) -> None:
         self.store = store
         self.job = claim
-        self.cancelled = threading.Event()
-        self.log: Log = logging.LoggerAdapter(logger, {"ledger": store.ledger.name, "job": str(claim.id)})
         self._database = database
         self._places = places
-        self._stack = AsyncExitStack()
-        self._opening = asyncio.Lock()
-        self._conn: AsyncConnection[Any] | None = None
-        self._transaction: AbstractAsyncContextManager[AsyncTransaction] | None = None
+        self._finishing: Finishing | None = None
+
+    @cached_property
+    def cancelled(self) -> threading.Event:
+        """Set when nobody wants the answer any more."""
+        return threading.Event()
+
+    @cached_property
+    def log(self) -> Log:
+        """A logger whose lines name the ledger and the job."""
+        return logging.LoggerAdapter(logger, {"ledger": self.store.ledger.name, "job": str(self.job.id)})
 
     @property
     def attempt(self) -> int:
@@ -60,35 +66,63 @@ class Context:
         What is written on it commits together with the finish, or not at all: when the handler answers
         `Done` or `Snooze` and the claim still holds, both are committed; otherwise both are rolled back.
         """
-        async with self._opening:  # a handler may ask from several tasks of its own
-            if self._conn is None:
-                await self._stack.enter_async_context(self._places)
-                conn = await self._stack.enter_async_context(self._database.connection())
-                transaction = conn.transaction()
-                await transaction.__aenter__()
-                self._conn, self._transaction = conn, transaction
-            return self._conn
+        if self._finishing is None:
+            self._finishing = Finishing(self._database, self._places)
+        return await self._finishing.open()
 
     @property
     def opened(self) -> AsyncConnection[Any] | None:
         """The transaction's connection, if the handler asked for it."""
-        return self._conn
+        return self._finishing and self._finishing.conn
 
     async def commit(self) -> None:
         """Commits the handler's writes together with its finish."""
+        if self._finishing is not None:
+            await self._finishing.commit()
+
+    async def close(self) -> None:
+        """Rolls back what was not committed and gives the connection back."""
+        finishing, self._finishing = self._finishing, None
+        if finishing is not None:
+            await finishing.close()
+
+
+class Finishing:
+    """The transaction of one run, opened when its handler first asks for it."""
+
+    def __init__(self, database: Database, places: asyncio.Semaphore) -> None:
+        self.conn: AsyncConnection[Any] | None = None
+        self._database = database
+        self._places = places
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._transaction: AbstractAsyncContextManager[AsyncTransaction] | None = None
+
+    async def open(self) -> AsyncConnection[Any]:
+        """The connection, in its transaction."""
+        async with self._opening:  # a handler may ask from several tasks of its own
+            if self.conn is None:
+                await self._stack.enter_async_context(self._places)
+                conn = await self._stack.enter_async_context(self._database.connection())
+                transaction = conn.transaction()
+                await transaction.__aenter__()
+                self.conn, self._transaction = conn, transaction
+            return self.conn
+
+    async def commit(self) -> None:
+        """Ends the transaction well."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             await transaction.__aexit__(None, None, None)
 
     async def close(self) -> None:
-        """Rolls back what was not committed and gives the connection back."""
+        """Rolls back, unless it was committed, and gives the connection back."""
         transaction, self._transaction = self._transaction, None
-        self._conn = None
         try:
             if transaction is not None:
                 await transaction.__aexit__(Rollback, Rollback(), None)
         except OperationalError as error:  # the server is away, and has rolled back by itself
-            self.log.debug("rolling back on a lost connection: %s", error)
+            logger.debug("rolling back on a lost connection: %s", error)
         finally:
             await self._stack.aclose()
 

@@ -69,7 +69,7 @@ async def adopt(
 async def _give_back(
     conn: Connection, stores: Sequence[Store], dead: Sequence[str], patience: Patience, now: datetime | None
 ) -> int:
-    """Gives back the rows of these workers, of workers without a row, of nobody, and those with an old lease."""
+    """Gives back rows of these workers, of workers without a row, of nobody, and of leases that are over."""
     given_back = 0
     living = await presence.alive(conn)
     for store in stores:

@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.engine.outcomes import Crashed, Ending, Fail, outcome_of
+from holdfast.engine.outcomes import Crashed, Done, Ending, Fail, outcome_of
 from holdfast.engine.values import Claimed
 from holdfast.errors import ClaimLost, InvalidInput
 from holdfast.runtime.context import Context, SyncContext
 from holdfast.runtime.handlers import Handler
 from holdfast.runtime.processes import ProcessDied, Processes, crash_of
+
+DONE = Done()
 
 
 @dataclass
@@ -65,6 +67,8 @@ async def execute(handler: Handler, claim: Claimed, context: Context, places: Pl
 
 def _outcome(answer: Any) -> Ending:
     """The answer as an outcome. Work that was handed back unfinished is not done."""
+    if answer is None:
+        return DONE
     if inspect.iscoroutine(answer):
         answer.close()
     elif not (inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer)):
