@@ -39,6 +39,14 @@ async def slow(seconds: float) -> None:
 def stuck() -> None:
     time.sleep(600)
 
+@app.handler("stubborn")
+async def stubborn() -> None:
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            pass
+
 @app.handler("compute", place="process")
 def compute(number: int) -> int:
     return sum(range(number))

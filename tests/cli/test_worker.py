@@ -67,11 +67,11 @@ def test_a_second_sigint_dies_loudly(start: Start, query: Query, eventually: Eve
     assert "second SIGINT: dying at once" in said
 
 
-@pytest.mark.parametrize("kind", ["stuck", "slow"])
+@pytest.mark.parametrize("kind", ["stuck", "slow", "stubborn"])
 def test_a_handler_that_does_not_end_is_abandoned_and_costs_no_attempt(
     start: Start, query: Query, eventually: Eventually, kind: str
 ) -> None:
-    query("insert into tasks (type, payload) values (%s, %s)", kind, None if kind == "stuck" else "60")
+    query("insert into tasks (type, payload) values (%s, %s)", kind, "60" if kind == "slow" else None)
     process = start("worker", "--app", "shop:app", env={"HOLDFAST_SHUTDOWN_TIMEOUT": "300ms"})
     eventually(lambda: query(RUNNING))
     process.send_signal(signal.SIGTERM)
