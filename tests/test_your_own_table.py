@@ -48,7 +48,7 @@ def test_the_guide_leads_from_a_table_to_delivered_parcels(empty_database_url: s
                 conn.execute(statement)
         run("client.py")
         holdfast("enqueue", "parcels", "deliver", '{"street": "High Street 1"}', "--key", "order-19")
-        holdfast("cancel", "parcels", "3")
+        holdfast("cancel", "parcels", "4")
         holdfast("worker", "--ledger", "parcels", "--until-idle")
 
         rows = conn.execute("select reference, phase, tries from parcels order by no").fetchall()
