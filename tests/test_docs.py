@@ -86,3 +86,11 @@ def test_every_column_of_tasks_is_documented() -> None:
     page = (ROOT / "docs" / "tasks.md").read_text()
     for _, column in TASKS.columns():
         assert re.search(rf"^\| .*\b{column}\b", page, re.MULTILINE), column
+
+
+def test_versions_are_pinned_and_no_file_names_a_place_to_download_from() -> None:
+    """Issue 2: a constraints file without an index, and no lock file."""
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert pins
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[a-z0-9.+!]+( *;.*)?", pin) for pin in pins if pin), pins
+    assert not [*ROOT.glob("*.lock"), *ROOT.glob("*lock.json"), *ROOT.glob("pylock*.toml")]

@@ -201,7 +201,7 @@ class Holdfast:
                 kinds=None if kinds is None else tuple(kinds),
                 queues=tuple(queues),
             )
-            for name in ledgers or self.stores
+            for name in dict.fromkeys(ledgers or self.stores)  # named twice, it is served once
         ]
         return Worker(self.database, shares, self.handlers, stores=list(self.stores.values()))
 

@@ -22,7 +22,7 @@ from holdfast.apps.tasks.ledger import TASKS
 from holdfast.engine.decide import decide, decide_lost
 from holdfast.engine.outcomes import Cancel, Crashed, Done, Fail, Retry, Snooze
 from holdfast.engine.store import Store
-from holdfast.engine.values import Claimed, Filter, Item, Move
+from holdfast.engine.values import Claimed, Filter, Item, Move, Receipt
 from holdfast.errors import ClaimLost, NotFound
 from ledgers import NOW, TASKS_SAMPLE, Connection, after, ledger_database
 
@@ -500,6 +500,22 @@ async def _times_are_utc(conn: Connection, *, everything: bool) -> None:
     assert all(before < moment < before + 2 * soon for moment in times)
     assert all(row["next_retry_at"] > before for row in rows if row.get("next_retry_at"))
     await conn.execute("delete from tasks")
+
+
+async def test_two_hundred_racing_enqueues_of_one_key_make_one_row(conn: Connection, connect: Any) -> None:
+    """T-5, section 5: fifty connections, released together, four times each."""
+    barrier = asyncio.Barrier(50)
+
+    async def race(own: Connection) -> list[Receipt]:
+        await barrier.wait()
+        return [await STORE.enqueue(own, Item(kind="demo", key="one")) for _ in range(4)]
+
+    connections = [await connect() for _ in range(50)]
+    answers = await asyncio.gather(*(race(own) for own in connections))
+    receipts = [receipt for answer in answers for receipt in answer]
+    assert len(receipts) == 200
+    assert sum(receipt.created for receipt in receipts) == 1
+    assert {receipt.id for receipt in receipts} == set(await TASKS_SAMPLE.rows(conn))
 
 
 async def test_fifty_workers_run_each_of_a_few_thousand_tasks_exactly_once(

@@ -240,6 +240,16 @@ def test_the_seeds_leader_statement_runs_unchanged(db: Database) -> None:
     assert db.execute(LEAD, {"my_worker_id": "one"}).rowcount == 1
 
 
+def test_the_seeds_takeover_runs_while_a_stale_flag_stands(db: Database) -> None:
+    """§4: a unique index on is_leader would refuse it."""
+    db.execute("insert into workers (id, hostname, pool_size) values ('one', 'here', 4), ('two', 'there', 4)")
+    db.execute(LEAD, {"my_worker_id": "one"})
+    db.execute("update workers set leader_until = now() - interval '1 second' where id = 'one'")
+    assert db.execute(LEAD, {"my_worker_id": "two"}).rowcount == 1
+    flags = db.execute("select id, is_leader from workers order by id").fetchall()
+    assert flags == [("one", True), ("two", True)]
+
+
 def test_the_seeds_trigger_statement_runs_unchanged(db: Database) -> None:
     before = names_to(db, TRIGGERS, "tasks")
     db.execute("drop trigger update_tasks_updated_at on tasks")

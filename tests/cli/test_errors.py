@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from cli.kit import Query, Run, Start
@@ -119,6 +120,21 @@ def test_an_old_schema_refuses_the_start_on_prod_and_says_what_to_run(
     assert (done.code, done.out) == (3, "")
     assert "run `holdfast db upgrade`" in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_a_migration_that_fails_stops_the_start_with_one_sentence(
+    holdfast: Run, empty_database_url: str
+) -> None:
+    """§3: exit 1, and what stands in the way is named; nothing of it is changed."""
+    with psycopg.connect(empty_database_url, autocommit=True) as db:
+        db.execute("create table tasks (mine text)")
+        settings = {"HOLDFAST_DATABASE_URL": empty_database_url, "HOLDFAST_PROFILE": "local"}
+        done = holdfast("worker", "--app", "shop:app", bare=True, env=settings)
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith("holdfast: the migration failed and changed nothing: ")
+        assert "tasks" in done.err
+        assert len(done.err.splitlines()) == 1
+        assert db.execute("select to_regclass('workers')").fetchall() == [(None,)]
 
 
 def test_what_the_database_says_is_passed_on_in_one_sentence(holdfast: Run, query: Query) -> None:

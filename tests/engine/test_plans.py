@@ -149,6 +149,19 @@ def test_a_claim_on_a_full_table_reads_a_bounded_number_of_buffers(postgres: str
                     if kinds is None:
                         each_lane_is_its_index(TASKS, plan)
         assert buffers(explain_custom(db, WRONG, {}, "analyze, buffers")) > 5 * MOST_BUFFERS
+        recovery_reads_held_rows_only(db)
+
+
+def recovery_reads_held_rows_only(db: Database) -> None:
+    """T-33, section 4: by idx_tasks_held; a long-lived worker has finished twenty thousand of these rows."""
+    db.execute(
+        "insert into tasks (type, status, worker_id) select 'x', 'running', 'w1' from generate_series(1, 5)"
+    )
+    asked = {"owners": ["w1"], "alive": ["w2"], "orphaned": 30, "nameless": 7200, "limit": 1000, "now": None}
+    for query in (Store(TASKS).sql.held_by, Store(TASKS).sql.orphans):
+        plan = explain_custom(db, query, asked, "analyze, buffers")
+        assert {node["Index Name"] for node in nodes(plan) if "Index Name" in node} == {"idx_tasks_held"}
+        assert buffers(plan) < MOST_BUFFERS
 
 
 def fill(db: Database) -> None:

@@ -70,7 +70,7 @@ with clock as materialized (
 "lane_shelf" as materialized (
     select t."parcel_no" as key, t."stage"::text as prev, t."shelved_ms" as "rank_0", (select now from clock) as now
     from "parcels" as t
-    where t."stage" in ('shelved') and t."not_before" is null and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[]))
+    where t."stage" = 'shelved' and t."not_before" is null and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[]))
     order by t."shelved_ms"
     limit %(limit)s
     for no key update of t skip locked
@@ -78,7 +78,7 @@ with clock as materialized (
 "lane_later" as materialized (
     select t."parcel_no" as key, t."stage"::text as prev, t."not_before" as "rank_0", (select now from clock) as now
     from "parcels" as t
-    where t."stage" in ('shelved') and t."not_before" is not null and t."not_before" <= (select now from clock) and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[]))
+    where t."stage" = 'shelved' and t."not_before" is not null and t."not_before" <= (select now from clock) and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[]))
     order by t."not_before"
     limit %(limit)s
     for no key update of t skip locked

@@ -64,7 +64,7 @@ with clock as materialized (
 "lane_fresh" as materialized (
     select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."created_at" as "rank_1", (select now from clock) as now
     from "tasks" as t
-    where t."status" in ('pending') and t."next_retry_at" is null and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+    where t."status" = 'pending' and t."next_retry_at" is null and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
     order by t."priority" desc, t."created_at"
     limit %(limit)s
     for no key update of t skip locked
@@ -72,7 +72,7 @@ with clock as materialized (
 "lane_retry" as materialized (
     select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."next_retry_at" as "rank_1", (select now from clock) as now
     from "tasks" as t
-    where t."status" in ('pending') and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+    where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
     order by t."priority" desc, t."next_retry_at"
     limit %(limit)s
     for no key update of t skip locked

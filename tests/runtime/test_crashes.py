@@ -157,3 +157,21 @@ async def test_what_a_dead_worker_had_only_claimed_costs_no_run(
     assert (row["attempts"], row["fence"]) == (1, 2)
     assert row["last_error"] == "worker lost"
     assert row["worker_id"] == await worker_of(conn, other)
+
+
+async def test_a_worker_that_slept_past_its_timeout_and_was_not_removed_has_lost_nothing(
+    traces: None, start: Start, conn: Connection, gate: Gate
+) -> None:
+    """T-36: a late heartbeat alone is no loss; it wakes under its old id and finishes its one run."""
+    task_id = await one(conn, INSERT, "gated")
+    sleeper = start()
+    worker = await worker_of(conn, sleeper)
+    await until(conn, "select true from runs where event = 'begin'")
+    sleeper.freeze()
+    late = "select last_heartbeat < clock_timestamp() at time zone 'UTC' - interval '3 s' from workers"
+    await until(conn, late)
+    await gate.open()
+    sleeper.thaw()
+    row = await until_task(conn, task_id, "completed")
+    assert (row["worker_id"], row["attempts"], row["fence"]) == (worker, 1, 1)
+    assert await column(conn, "select id from workers") == [worker]

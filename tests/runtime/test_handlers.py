@@ -9,7 +9,19 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import Backoff, Cancel, Context, Done, Fail, Holdfast, Retry, Settings, Snooze, SyncContext
+from holdfast import (
+    Backoff,
+    Cancel,
+    Context,
+    Done,
+    Fail,
+    Holdfast,
+    Item,
+    Retry,
+    Settings,
+    Snooze,
+    SyncContext,
+)
 from holdfast.db.pool import Connection
 from holdfast.errors import ClaimLost, InvalidInput
 from holdfast.runtime.processes import Processes
@@ -108,6 +120,25 @@ async def test_a_payload_that_does_not_fit_fails_for_good_and_names_the_path(
     assert not called
 
 
+async def test_a_payload_that_does_not_fit_is_refused_at_enqueue_and_nothing_is_written(
+    app: Holdfast, conn: Connection
+) -> None:
+    """§3: seen at enqueue, it is `InvalidInput` with the path; in a bulk with the item's place, too."""
+
+    @app.handler("send")
+    async def send(parcel: Parcel) -> None: ...
+
+    misfit = {"to": "Ada", "grams": "many"}
+    with pytest.raises(InvalidInput, match=r"\$\.grams") as refused:
+        await app.enqueue("tasks", "send", misfit)
+    assert refused.value.field == "payload"
+    bulk = [Item(kind="send", payload=PARCEL), Item(kind="other"), Item(kind="send", payload=misfit)]
+    with pytest.raises(InvalidInput, match=r"\$\.grams") as refused:
+        await app.enqueue_many("tasks", bulk)
+    assert refused.value.field == "items[2].payload"
+    assert await one(conn, "select count(*) from tasks") == 0
+
+
 async def test_the_context_tells_the_run_and_its_fence(app: Holdfast, conn: Connection) -> None:
     """T-8, T-16: the attempt counts from 1, the fence grows with every claim."""
     seen: list[tuple[int, int]] = []
@@ -122,6 +153,25 @@ async def test_the_context_tells_the_run_and_its_fence(app: Holdfast, conn: Conn
         row = await until_task(conn, task_id, "completed")
     assert seen == [(1, 1), (2, 2), (3, 3)]
     assert row["attempts"] == 3
+
+
+async def test_the_context_has_a_logger_whose_lines_name_the_job(
+    app: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue 2: the context gives a logger."""
+
+    @app.handler("talks")
+    async def talks(ctx: Context) -> None:
+        ctx.log.warning("half of it is done")
+
+    task_id = await add(app, "talks")
+    await drain(app)
+    (line,) = [record for record in caplog.records if record.name == "holdfast.job"]
+    assert (line.getMessage(), vars(line)["ledger"], vars(line)["job"]) == (
+        "half of it is done",
+        "tasks",
+        str(task_id),
+    )
 
 
 # -- where they run ----------------------------------------------------------------------------------

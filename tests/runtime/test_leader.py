@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from holdfast import Holdfast, Settings
 from holdfast.db import pool
 from holdfast.db.pool import Connection
-from holdfast.runtime import presence
+from holdfast.runtime import presence, queries
 from holdfast.runtime.presence import Identity
 from runtime.support import Process, column, one, present, until, until_task, until_true, worker_of, working
 
@@ -100,6 +100,23 @@ async def test_a_leader_that_resigns_is_followed_at_once(conn: Connection) -> No
     assert await column(conn, LEADERS) == ["a"]
     await presence.resign(conn, "a")
     assert await presence.elect(conn, "b", TERM, now=later(1))
+
+
+async def test_a_term_is_counted_from_the_end_of_the_wait_for_the_lock(
+    conn: Connection, connect: Callable[[], Any]
+) -> None:
+    """T-39, §4: the time before the wait would give a lease that is partly or wholly over."""
+    await register(conn, "a", now=None)
+    holder, own = await connect(), await connect()
+    await holder.execute("begin")
+    await holder.execute(queries.ELECTION)
+    election = asyncio.create_task(presence.elect(own, "a", TERM))
+    await until(conn, "select true from pg_locks where not granted and pid = %s", own.info.backend_pid)
+    waited = await one(conn, "select clock_timestamp() at time zone 'UTC'")
+    await holder.execute("commit")
+    assert await election
+    until_then = await one(conn, "select leader_until from workers where id = 'a'")
+    assert until_then > waited + timedelta(seconds=TERM)
 
 
 # -- a process that is frozen on the way --------------------------------------------------------------
@@ -298,3 +315,22 @@ async def test_the_first_try_is_at_the_start(settings: Settings, conn: Connectio
         await present(conn, worker)
         await until_true(lambda: worker.keeper.leads)
         assert await column(conn, LEADERS) == [worker.id]
+
+
+async def test_a_leader_renews_its_lease_before_each_term_ends(settings: Settings, conn: Connection) -> None:
+    """T-40: a try every third of a term, so that the lead does not change hands while its leader lives."""
+    await conn.execute("""
+        create table gaps (at timestamp);
+        create function note_gap() returns trigger language plpgsql as $$ begin
+            insert into gaps values (new.last_heartbeat);
+            return null;
+        end $$;
+        create trigger note_gap after update on workers for each row
+            when (old.is_leader and (not new.is_leader or new.last_heartbeat >= old.leader_until))
+            execute function note_gap();
+    """)
+    async with Holdfast(replace(settings, leader_term=3)) as app, working(app) as worker:
+        await until(conn, "select true from workers where is_leader and id = %s", worker.id)
+        first = await one(conn, "select leader_until from workers")
+        await until(conn, "select leader_until > %s + interval '6 s' from workers", first)
+        assert await column(conn, "select at from gaps") == []

@@ -104,6 +104,33 @@ async def test_rows_of_a_stranger_and_rows_of_nobody_come_back_in_their_time(
     assert (await task(conn, nobody.id))["status"] == "pending"
 
 
+async def test_a_repeated_enqueue_is_no_sign_of_life(app: Holdfast, conn: Connection) -> None:
+    """T-43, §4: it moves updated_at, and the rows of the dead come back at the same time all the same."""
+    await presence.register(conn, who("dead"), now=NOW)
+    item = Item(kind="x", key="once")
+    task_id = (await app.store("tasks").enqueue(conn, item, now=NOW)).id
+    await app.store("tasks").start(conn, await app.store("tasks").claim(conn, "dead", 1, now=NOW), now=NOW)
+    assert not (await app.store("tasks").enqueue(conn, item, now=later(30))).created
+    assert await sweep(conn, app, later(31)) == 1
+    assert (await task(conn, task_id))["status"] == "pending"
+
+
+async def test_a_row_of_nobody_is_left_alone_for_twice_the_longest_run_time(
+    app: Holdfast, conn: Connection
+) -> None:
+    """T-35: the handlers' own time limits tell how long that is."""
+    app.handler("quick", timeout=1)(lambda payload: None)
+    app.handler("long", timeout=600)(lambda payload: None)
+    held = """
+        insert into tasks (type, status, claimed_at)
+        values ('quick', 'running', now() - make_interval(secs => %s)) returning id
+    """
+    young, old = [await one(conn, held, seconds) for seconds in (1100, 1201)]
+    async with running(app.worker(ledgers=["tasks"])):
+        await until_task(conn, old, "completed")
+        assert (await task(conn, young))["status"] == "running"
+
+
 async def test_a_leader_does_not_bury_itself(app: Holdfast, conn: Connection) -> None:
     """T-32: it is alive, since it does its duty."""
     await presence.register(conn, who("leader"), now=NOW)

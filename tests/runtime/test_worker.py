@@ -194,6 +194,27 @@ async def test_each_ledger_has_its_own_slots(app: Holdfast, conn: Connection) ->
         await until(conn, "select count(*) = 5 from errands where stage = 'over'")
 
 
+async def test_a_ledger_that_is_named_twice_is_served_once(app: Holdfast, conn: Connection) -> None:
+    """T-10: two pumps of one ledger under one worker id would take each other's rows for strays."""
+    fences: list[int] = []
+    door = asyncio.Event()
+
+    @app.handler("gated", ledger="tasks")
+    async def gated(ctx: Context) -> None:
+        fences.append(ctx.fence)
+        await door.wait()
+
+    task_id = await add(app, "gated")
+    async with working(app, ledgers=["tasks", "tasks"]) as worker:
+        await until_task(conn, task_id, "running")
+        assert [pump.ledger.name for pump in worker.pumps] == ["tasks"]
+        beat = await one(conn, "select last_heartbeat from workers")
+        await until(conn, "select last_heartbeat > %s + interval '0.5 s' from workers", beat)
+        door.set()
+        await until_task(conn, task_id, "completed")
+    assert fences == [1]
+
+
 async def test_a_worker_for_some_kinds_leaves_the_others_alone(app: Holdfast, conn: Connection) -> None:
     """T-13: limited to named types."""
     app.handler("mine")(lambda payload: None)
@@ -216,6 +237,29 @@ async def test_a_batch_begins_in_the_order_of_the_claim(app: Holdfast) -> None:
         await add(app, "note", number, priority=priority)
     await drain(app, concurrency=5)
     assert begun == [3, 1, 4, 0, 2]
+
+
+async def test_a_handler_is_not_called_when_its_start_finds_no_row(app: Holdfast, conn: Connection) -> None:
+    """T-12: the first start is lost on the way; the row comes back and only its second claim runs."""
+    await conn.execute("""
+        create sequence starts;
+        create function lose_the_first_start() returns trigger language plpgsql as $$ begin
+            return case when nextval('starts') > 1 then new end;
+        end $$;
+        create trigger lose_the_first_start before update on tasks for each row
+            when (new.status = 'running') execute function lose_the_first_start();
+    """)
+    fences: list[int] = []
+
+    @app.handler("note")
+    async def note(ctx: Context) -> None:
+        fences.append(ctx.fence)
+
+    task_id = await add(app, "note")
+    async with working(app, ledgers=["tasks"]):
+        row = await until_task(conn, task_id, "completed")
+    assert fences == [2]
+    assert (row["attempts"], row["last_error"]) == (1, None)
 
 
 # -- waking ------------------------------------------------------------------------------------------

@@ -28,11 +28,11 @@ from holdfast.engine.needs import (
     strangers,
 )
 from holdfast.engine.queries import Connection, LiveCheck, LiveTable, words
+from holdfast.engine.words import COMMA, literals
 
 SAMPLE_SIZE = 10_000
 OLDEST, BEST = 15, 18  # major versions of PostgreSQL
 UTC = {"utc", "etc/utc", "gmt", "etc/gmt", "uct", "etc/uct", "zulu", "etc/zulu", "universal", "etc/universal"}
-COMMA = SQL(", ")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class _Examination:
         known = await words(self.conn, queries.TYPE_NAMES, {"words": [ledger.state_type]})
         if known == [None]:
             remedy = statement(
-                queries.CREATE_TYPE, type=raw(ledger.state_type), words=_literals(ledger.states)
+                queries.CREATE_TYPE, type=raw(ledger.state_type), words=literals(ledger.states)
             )
             yield missing(f"the type {ledger.state_type} is not there", "no row has a state", remedy)
         for word in ledger.states:
@@ -227,7 +227,7 @@ class _Examination:
         query = SQL(queries.REFUSED).format(
             type=raw(type),
             state=self.state,
-            words=_literals(state for state in self.ledger.states if state in accepted),
+            words=literals(state for state in self.ledger.states if state in accepted),
             expression=raw(check.expression),
         )
         return await self._try(query)
@@ -236,7 +236,7 @@ class _Examination:
         listed = ", ".join(refused)
         holes: dict[str, Composable] = {"table": self.table, "name": Identifier(check.name)}
         widen = holes | {"expression": raw(check.expression), "state": self.state}
-        first = statement(queries.WIDEN_CHECK, **widen, words=_literals(refused))
+        first = statement(queries.WIDEN_CHECK, **widen, words=literals(refused))
         return missing(
             f"the constraint {check.name} refuses {listed}",
             f"no row can become {listed}: the move fails",
@@ -279,7 +279,7 @@ class _Examination:
                 state=self.state,
                 table=self.table,
                 size=SAMPLE_SIZE,
-                words=_literals(self.ledger.states),
+                words=literals(self.ledger.states),
             )
             if strange := await self._try(query):
                 what = f"rows are in {', '.join(strange)}, which the declaration does not know"
@@ -340,10 +340,6 @@ def _no_table(name: str, wanted: Sequence[Need]) -> Finding:
 
 def _lost_table(what: str) -> Finding:
     return missing(what, "there is nothing to work on", None)
-
-
-def _literals(words: Iterable[str]) -> Composable:
-    return COMMA.join(Literal(word) for word in words)
 
 
 def _line(text: str) -> str:

@@ -12,15 +12,15 @@ from typing import Any
 
 from psycopg import Error
 from psycopg.errors import InvalidColumnReference
-from psycopg.sql import SQL, Composable, Identifier, Literal
+from psycopg.sql import SQL, Composable, Identifier
 
 from holdfast.engine import queries
 from holdfast.engine.ledger import Lane, Ledger, Order
 from holdfast.engine.needs import NOW, Finding, missing, statement
 from holdfast.engine.queries import Connection, LiveTable, words
-from holdfast.engine.words import Words
+from holdfast.engine.words import COMMA, Words, among, order_by, standing
 
-COMMA, AND = SQL(", "), SQL(" and ")
+AND = SQL(" and ")
 NO_ROW = "no row can be there"
 
 
@@ -90,7 +90,7 @@ class Indexes:
             return
         names = (*rule.scope, rule.column)
         conditions = [SQL("{} is not null").format(Identifier(rule.column))] if rule.partial else []
-        conditions += [_among(self.state, rule.within)] if rule.within else []
+        conditions += [among(self.state, rule.within)] if rule.within else []
         remedy = self._create(
             [Identifier(name) for name in names], (rule.column, "key"), conditions, unique=True
         )
@@ -143,12 +143,12 @@ class Indexes:
             yield missing(
                 f"no index serves the lane {lane.name}: {line}",
                 "claims slow down as the table grows",
-                self._create(self._lane_index(lane), (lane.name,), self._standing(lane)),
+                self._create(self._lane_index(lane), (lane.name,), standing(self.ledger, lane)),
             )
 
     async def _lane_plan(self, lane: Lane) -> tuple[str, bool]:
         """The plan of a lane's own select."""
-        conditions = self._standing(lane)
+        conditions = standing(self.ledger, lane)
         if self.ledger.queue:
             conditions.append(SQL("t.{} = 'default'").format(Identifier(self.ledger.queue)))
         if lane.due:
@@ -190,15 +190,9 @@ class Indexes:
             columns.append(Identifier(lane.due))
         return columns
 
-    def _standing(self, lane: Lane) -> list[Composable]:
-        """The conditions of a lane that do not change with time: the predicate of its index."""
-        conditions = [_among(self.state, lane.states or self.ledger.lifecycle.waiting)]
-        conditions += [SQL("{} is null").format(Identifier(name)) for name in lane.empty]
-        return conditions + [SQL("{} is not null").format(Identifier(name)) for name in lane.filled]
-
     async def _held(self) -> AsyncIterator[Finding]:
         """Recovery looks for the rows that some workers hold: few among very many."""
-        held = _among(self.state, self.ledger.lifecycle.held)
+        held = among(self.state, self.ledger.lifecycle.held)
         if self._has((self.ledger.owner, self.ledger.state)):
             try:
                 line, served = await self._plan([held], SQL(""), [self.ledger.state])
@@ -278,12 +272,5 @@ def _where(conditions: list[Composable]) -> Composable:
     return SQL(" where {}").format(AND.join(conditions)) if conditions else SQL("")
 
 
-def _among(column: Composable, states: tuple[str, ...]) -> Composable:
-    if len(states) == 1:
-        return SQL("{} = {}").format(column, Literal(states[0]))
-    return SQL("{} in ({})").format(column, COMMA.join(map(Literal, states)))
-
-
 def _ordered(order: Order) -> Composable:
-    direction = SQL(" desc" if order.descending else "")
-    return Identifier(order.column) + direction + SQL(" nulls last" if order.nulls_last else "")
+    return order_by(Identifier(order.column), order)

@@ -10,7 +10,7 @@ from psycopg.sql import SQL, Composable, Identifier, Literal
 from holdfast.engine import effects, sql
 from holdfast.engine.ledger import JsonError, Lane, error_columns
 from holdfast.engine.lifecycle import FENCED, PERSONAL, Edge, Verb
-from holdfast.engine.words import COMMA, LATER, Words, lane_name, literals, order_by
+from holdfast.engine.words import COMMA, LATER, Words, lane_name, literals, order_by, standing
 
 
 class Moves(Words):
@@ -52,12 +52,7 @@ class Moves(Words):
         )
 
     def _lane_conditions(self, lane: Lane) -> Iterable[Composable]:
-        states = lane.states or self.ledger.lifecycle.waiting
-        yield SQL("t.{} in ({})").format(self.state, literals(states))
-        for name in lane.empty:
-            yield SQL("t.{} is null").format(Identifier(name))
-        for name in lane.filled:
-            yield SQL("t.{} is not null").format(Identifier(name))
+        yield from standing(self.ledger, lane, "t.")
         if lane.due:
             yield SQL("t.{} <= (select now from clock)").format(Identifier(lane.due))
         if self.ledger.kind:

@@ -169,6 +169,27 @@ def literals(words: Iterable[str]) -> Composable:
     return COMMA.join(Literal(word) for word in words)
 
 
+def among(column: Composable, words: Iterable[str]) -> Composable:
+    """That a column has one of these words, as literals."""
+    listed = tuple(words)
+    if len(listed) == 1:
+        return SQL("{} = {}").format(column, Literal(listed[0]))
+    return SQL("{} in ({})").format(column, literals(listed))
+
+
+def standing(ledger: Ledger, lane: Lane, alias: LiteralString = "") -> list[Composable]:
+    """The conditions of a lane that do not change with time: those of its claim, and of its index."""
+
+    def column(name: str) -> Composable:
+        return SQL(alias) + Identifier(name)
+
+    return [
+        among(column(ledger.state), lane.states or ledger.lifecycle.waiting),
+        *(SQL("{} is null").format(column(name)) for name in lane.empty),
+        *(SQL("{} is not null").format(column(name)) for name in lane.filled),
+    ]
+
+
 def order_by(what: Composable, order: Order) -> Composable:
     direction = SQL(" desc") if order.descending else SQL("")
     return what + direction + (SQL(" nulls last") if order.nulls_last else SQL(""))
