@@ -87,6 +87,8 @@ class Holdfast:
         """
         if ledger is not None:
             self.store(ledger)
+        if limit is not None and limit < 0:
+            raise InvalidInput(field="limit", message=f"must be 0 or more, not {limit}")
         if timeout is not None and not timeout > 0:
             raise InvalidInput(field="timeout", message=f"must be more than 0 seconds, not {timeout}")
 
@@ -109,6 +111,8 @@ class Holdfast:
     # -- opening and closing -------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if self._database is not None:
+            raise InvalidInput(field="app", message="is open already: use it inside its `async with`")
         database = await self._stack.enter_async_context(open_database(self.settings))
         try:
             await prepare(database)
@@ -194,6 +198,9 @@ class Holdfast:
         queues: Sequence[str] = ("default",),
     ) -> Worker:
         """A worker for these ledgers (default: all), with a concurrency for each or one for all."""
+        if isinstance(concurrency, Mapping):
+            for name in concurrency:
+                self.store(name)
         shares = [
             Share(
                 store=self.store(name),
@@ -231,7 +238,8 @@ def fit(ledger: Ledger, handlers: Handlers, item: Item, where: str = "") -> Item
         handler.read(payload_text(item.payload))
     except InvalidInput as error:
         raise InvalidInput(field=f"{where}{error.field}", message=error.fields["message"]) from None
-    return item if item.limit is not None else replace(item, limit=handler.limit)
+    has_limit = ledger.attempts is not None and isinstance(ledger.attempts.limit, str)
+    return replace(item, limit=handler.limit) if has_limit and item.limit is None else item
 
 
 async def prepare(database: Database) -> None:
@@ -248,10 +256,14 @@ async def prepare(database: Database) -> None:
 def _stores(ledgers: Iterable[Ledger]) -> dict[str, Store]:
     stores: dict[str, Store] = {}
     for ledger in ledgers:
+        problems: list[str] = []
         if ledger.name in stores:
-            raise LedgerError(
-                title=f"the ledger {ledger.name!r} is declared wrongly:",
-                problems=[f"there is a ledger {ledger.name!r} already: give it another name"],
+            problems.append(f"there is a ledger {ledger.name!r} already: give it another name")
+        if ledger.table in {store.ledger.table for store in stores.values()}:
+            problems.append(
+                f"the table {ledger.table!r} belongs to another ledger: a row needs one lifecycle"
             )
+        if problems:
+            raise LedgerError(title=f"the ledger {ledger.name!r} is declared wrongly:", problems=problems)
         stores[ledger.name] = Store(ledger)
     return stores

@@ -481,8 +481,8 @@ from "town"."errand" as t
 where t."status" in ('running')
     and (
         t."worker_id" is not null and t."worker_id"::text <> all(%(alive)s::text[])
-            and t."updated_at" < (select coalesce(%(now)s::timestamptz, clock_timestamp())) + make_interval(secs => -%(orphaned)s::float8)
-        or t."worker_id" is null and t."updated_at" < (select coalesce(%(now)s::timestamptz, clock_timestamp())) + make_interval(secs => -%(nameless)s::float8)
+            and coalesce(t."updated_at", t."created_at") < (select coalesce(%(now)s::timestamptz, clock_timestamp())) + make_interval(secs => -%(orphaned)s::float8)
+        or t."worker_id" is null and coalesce(t."updated_at", t."created_at") < (select coalesce(%(now)s::timestamptz, clock_timestamp())) + make_interval(secs => -%(nameless)s::float8)
     )
 order by t."id"
 limit %(limit)s

@@ -294,8 +294,8 @@ from "parcels" as t
 where t."stage" in ('moving')
     and (
         t."courier" is not null and regexp_replace(t."courier", '/[0-9]+$', '') <> all(%(alive)s::text[])
-            and t."moving_ms" < (select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint) + ceil(-%(orphaned)s::float8 * 1000)::bigint
-        or t."courier" is null and t."moving_ms" < (select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint) + ceil(-%(nameless)s::float8 * 1000)::bigint
+            and coalesce(t."moving_ms", t."shelved_ms") < (select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint) + ceil(-%(orphaned)s::float8 * 1000)::bigint
+        or t."courier" is null and coalesce(t."moving_ms", t."shelved_ms") < (select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint) + ceil(-%(nameless)s::float8 * 1000)::bigint
     )
 order by t."parcel_no"
 limit %(limit)s

@@ -340,8 +340,8 @@ from "tasks" as t
 where t."status" in ('claimed', 'running')
     and (
         t."worker_id" is not null and t."worker_id"::text <> all(%(alive)s::text[])
-            and t."claimed_at" < (select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC') + make_interval(secs => -%(orphaned)s::float8)
-        or t."worker_id" is null and t."claimed_at" < (select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC') + make_interval(secs => -%(nameless)s::float8)
+            and coalesce(t."claimed_at", t."started_at", t."updated_at", t."created_at") < (select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC') + make_interval(secs => -%(orphaned)s::float8)
+        or t."worker_id" is null and coalesce(t."claimed_at", t."started_at", t."updated_at", t."created_at") < (select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC') + make_interval(secs => -%(nameless)s::float8)
     )
 order by t."id"
 limit %(limit)s

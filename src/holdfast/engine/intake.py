@@ -236,7 +236,7 @@ def absorb(text: str, length: int | None = None) -> str:
     >>> absorb("a\\x00b\\ud800c", 3)
     'a\\ufffdb'
     """
-    clean = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    clean = str(text).replace("\x00", "\N{REPLACEMENT CHARACTER}")
     clean = clean.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return clean if length is None else clean[:length]
 

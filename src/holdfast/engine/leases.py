@@ -43,7 +43,9 @@ class Leases(Words):
         ledger = self.ledger
         times, lease = ledger.times, ledger.lease and ledger.lease.column
         started = None if times.first_start else times.started
-        since = times.claimed or lease or started or times.updated or times.created
+        # Whatever tells best since when: SQL of others may hold a row and leave some of these NULL.
+        known = (times.claimed, lease, started, times.updated, times.created)
+        since = COMMA.join(effects.column_of(name) for name in known if name)
         before = SQL(LATER[ledger.times.kind])
         return self.render(
             template,
@@ -51,7 +53,7 @@ class Leases(Words):
             states=literals(ledger.lifecycle.held),
             owner=Identifier(ledger.owner),
             holder=self.holder(),
-            since=effects.column_of(since),
+            since=SQL("coalesce({})").format(since),
             lease=Identifier(ledger.lease.column if ledger.lease else ""),
             clock_minus_orphaned=before.format(self._now(), SQL("-%(orphaned)s::float8")),
             clock_minus_nameless=before.format(self._now(), SQL("-%(nameless)s::float8")),

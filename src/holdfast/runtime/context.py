@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cached_property
 from typing import Any
 
-from psycopg import AsyncConnection, AsyncTransaction, OperationalError, Rollback
+from psycopg import AsyncConnection, AsyncTransaction, Error, Rollback
 
 from holdfast.db.database import Database
 from holdfast.engine.store import Store
@@ -121,8 +121,10 @@ class Finishing:
         try:
             if transaction is not None:
                 await transaction.__aexit__(Rollback, Rollback(), None)
-        except OperationalError as error:  # the server is away, and has rolled back by itself
-            logger.debug("rolling back on a lost connection: %s", error)
+        except Error as error:  # the server is away, or the handler left a transaction of its own open
+            logger.warning("the handler's connection is thrown away: %s", error)
+            if self.conn is not None:
+                await self.conn.close()  # the server rolls back by itself
         finally:
             await self._stack.aclose()
 

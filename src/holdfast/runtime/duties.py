@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, ProgrammingError
 
 from holdfast.engine.decide import decide_lost
 from holdfast.engine.store import Store
@@ -73,20 +73,35 @@ async def _give_back(
     given_back = 0
     living = await presence.alive(conn)
     for store in stores:
-        lost: dict[Any, Claimed] = {}
-        for claim in await store.held_by(conn, dead, now=now) if dead else []:
-            lost[claim.id] = claim
-        orphans = await store.orphans(
-            conn, living, orphaned=patience.timeout, nameless=patience.nameless, now=now
-        )
-        for claim in (*orphans, *await store.expired(conn, now=now)):
-            lost[claim.id] = claim
-        if lost:
-            moves = [decide_lost(store.ledger, claim) for claim in lost.values()]
-            moved = await store.move(conn, moves, now=now)
-            log.warning("%s: %d rows of lost workers given back", store.ledger.name, len(moved))
-            given_back += len(moved)
+        try:
+            async with conn.transaction():
+                given_back += await _give_back_in(conn, store, dead, living, patience, now)
+        except ProgrammingError as error:  # one table that is not there must not keep others from recovery
+            log.error("%s cannot be swept: %s; see `holdfast doctor`", store.ledger.name, error)
     return given_back
+
+
+async def _give_back_in(
+    conn: Connection,
+    store: Store,
+    dead: Sequence[str],
+    living: Sequence[str],
+    patience: Patience,
+    now: datetime | None,
+) -> int:
+    lost: dict[Any, Claimed] = {}
+    for claim in await store.held_by(conn, dead, now=now) if dead else []:
+        lost[claim.id] = claim
+    orphans = await store.orphans(
+        conn, living, orphaned=patience.timeout, nameless=patience.nameless, now=now
+    )
+    for claim in (*orphans, *await store.expired(conn, now=now)):
+        lost[claim.id] = claim
+    if not lost:
+        return 0
+    moved = await store.move(conn, [decide_lost(store.ledger, claim) for claim in lost.values()], now=now)
+    log.warning("%s: %d rows of lost workers given back", store.ledger.name, len(moved))
+    return len(moved)
 
 
 def sweeps(stores: Sequence[Store], patience: Patience, *, every: float) -> tuple[Duty, ...]:

@@ -48,8 +48,8 @@ class Handler:
             return None
         try:
             return self.decode("null" if text is None else text)
-        except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
-            raise InvalidInput(field="payload", message=str(error)) from None
+        except Exception as error:  # a user's type may refuse by whatever it raises
+            raise InvalidInput(field="payload", message=str(error) or type(error).__name__) from None
 
 
 class Handlers:

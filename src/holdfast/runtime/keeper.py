@@ -80,9 +80,13 @@ class Keeper:
     async def stop(self) -> None:
         """Gives the lead up and removes the worker's row."""
         thread, loop = self._thread, self._loop
-        if thread is None or loop is None:
+        if thread is None:
             return
-        loop.call_soon_threadsafe(self._stopped.set)
+        if loop is None:  # it has hardly begun: nobody waits for this event yet
+            self._stopped.set()
+        else:
+            with suppress(RuntimeError):  # it has ended already, and its loop with it
+                loop.call_soon_threadsafe(self._stopped.set)
         await asyncio.to_thread(thread.join)
 
     def _live(self, caller: asyncio.AbstractEventLoop) -> None:
@@ -185,14 +189,16 @@ class Keeper:
         """Does the work on a connection of its own; takes a new one, after a pause, when it fails."""
         wait = FIRST_WAIT
         while not self._stopped.is_set():
+            began = time.monotonic()
             try:
                 async with self._connection(purpose) as conn:
-                    wait = FIRST_WAIT
                     await work(conn)
             except (*LOSSES, TimeoutError) as error:
                 log.warning("%s: %s; trying again", purpose, error or "cut off at the end of the term")
                 # If the database was away it was so for all: let the others come back before judging them.
                 self._calm_at = time.monotonic() + 2 * self.database.settings.heartbeat_interval
+            if time.monotonic() - began > LAST_WAIT:
+                wait = FIRST_WAIT
             if await self._pause(wait):
                 return
             wait = min(wait * 2, LAST_WAIT)

@@ -17,13 +17,14 @@ import psycopg
 
 from holdfast.db.database import Database
 from holdfast.engine.decide import decide
-from holdfast.engine.outcomes import Crashed, Done, Ending, Fail, Snooze
+from holdfast.engine.outcomes import Crashed, Ending, Fail
 from holdfast.engine.store import Connection, Store
 from holdfast.engine.values import Claimed, Move
 from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable
 from holdfast.runtime.context import Context
 from holdfast.runtime.execute import Places, execute
 from holdfast.runtime.handlers import Handler, Handlers
+from holdfast.runtime.processes import crash_of
 
 log = logging.getLogger("holdfast.worker")
 
@@ -64,7 +65,10 @@ class Pump:
         self.places = places
         self.owner = ""
         self.running: dict[Any, Run] = {}
+        self.former: list[str] = []  # the ids under which we were given up
         self.moves: list[Move] = []
+        self.writing: list[Move] = []  # on their way to the database
+        self.unwritable: set[Any] = set()  # rows about which nothing can be written: left as they are
         self.claiming = True
         self.idle = asyncio.Event()
         self._wake = asyncio.Event()
@@ -90,8 +94,9 @@ class Pump:
 
     def give_up(self, owner: str) -> None:
         """The leader thought us dead and gave our rows away: drop them all, and go on as `owner`."""
+        self.former = [self.owner]
         self.owner = owner
-        self.moves.clear()
+        self._look = True  # what was claimed between the burial and now is still ours to give back
         for run in list(self.running.values()):
             self._drop(run)
 
@@ -139,16 +144,17 @@ class Pump:
         """Writes what has ended, claims what there is room for, and starts it."""
         if self._look or time.monotonic() - self._looked >= self._look_every():
             await self._look_after(conn)
-        moves, self.moves = self.moves, []
-        owner, free = self.owner, self._free()
+        self.writing, self.moves = self.moves, []
+        moves, owner, free = self.writing, self.owner, self._free()
         try:
             claims = await self._write_and_claim(conn, moves, owner, free)
+            self.writing = []
             known = [claim for claim in claims if self._knows(claim)]
             started = await self.store.start(conn, known) if known else []
         except LOSSES:
             self.moves[:0] = moves  # said again later: a move that was written meanwhile finds no row
             raise
-        if owner != self.owner:  # given up meanwhile: these rows were taken under a name that is no more
+        if owner != self.owner or not self.claiming:  # given up, or asked to stop, while we claimed
             await self.store.move(conn, [Move(verb="release", claim=claim) for claim in started])
             return
         for claim in started:
@@ -179,13 +185,13 @@ class Pump:
         except REFUSALS:
             if not moves:
                 raise
-            moved, claims = await self._write_alone(conn, moves), list[Claimed]()
+            moved, claims = await self.write_alone(conn, moves), list[Claimed]()
         for move in moves:
             if move.claim.id not in moved:
                 log.warning("%s %s: %s came too late", self.ledger.name, move.claim.id, move.verb)
         return claims
 
-    async def _write_alone(self, conn: Connection, moves: Sequence[Move]) -> frozenset[Any]:
+    async def write_alone(self, conn: Connection, moves: Sequence[Move]) -> frozenset[Any]:
         """Each move by itself, since together they were refused; one that is refused again is a bad run."""
         moved: frozenset[Any] = frozenset()
         for move in moves:
@@ -197,7 +203,9 @@ class Pump:
                 log.error(
                     "%s %s: %s cannot be written: %s", self.ledger.name, move.claim.id, move.verb, error
                 )
-                if move.fault is None or move.fault.code != UNWRITABLE:
+                if move.fault is not None and move.fault.code == UNWRITABLE:
+                    self.unwritable.add(move.claim.id)
+                else:
                     crash = Crashed(code=UNWRITABLE, message=f"its {move.verb} cannot be written: {error}")
                     self.moves.append(decide(self.ledger, move.claim, crash))
         self._wake.set()
@@ -226,12 +234,14 @@ class Pump:
 
     async def _release_strays(self, conn: Connection) -> None:
         """Gives back rows that we hold without knowing: a claim whose answer was lost on the way."""
-        claims = await self.store.held_by(conn, [self.owner])
+        claims = await self.store.held_by(conn, [self.owner, *self.former])
         known = {run.claim.id for run in self.running.values()} | {move.claim.id for move in self.moves}
+        known |= self.unwritable
         strays = [Move(verb="release", claim=claim) for claim in claims if claim.id not in known]
         if strays:
             log.warning("%s: %d rows were claimed unheard; given back", self.ledger.name, len(strays))
             await self.store.move(conn, strays)
+        self.former = []
 
     # -- runs ----------------------------------------------------------------------------------------
 
@@ -258,26 +268,36 @@ class Pump:
         try:
             ending = await execute(handler, claim, context, self.places)
             move = self._decide(handler, claim, ending)
-            if context.opened is not None and isinstance(ending, Done | Snooze):
+            if context.opened is not None and move.verb in ("finish", "snooze"):
                 move = await self._finish_in_transaction(handler, context, move)
         except ClaimLost as lost:
             log.warning("%s %s: %s", self.ledger.name, claim.id, lost)
         finally:
-            await context.close()
-            # A run that was dropped has no say any more.
-            run = self.running.get(claim.id)
-            if run is not None and run.context is context:
-                del self.running[claim.id]
-                if move is not None:
-                    self.moves.append(move)
-            self._wake.set()
+            try:
+                await context.close()
+            finally:
+                self._note_end(claim, context, move)
+
+    def _note_end(self, claim: Claimed, context: Context, move: Move | None) -> None:
+        """Frees the slot. A run that was dropped has no say any more."""
+        run = self.running.get(claim.id)
+        if run is not None and run.context is context:
+            del self.running[claim.id]
+            if move is not None:
+                self.moves.append(move)
+        self._wake.set()
 
     def _decide(self, handler: Handler, claim: Claimed, ending: Ending) -> Move:
         if isinstance(ending, Crashed):
             log.warning(
                 "%s %s: %s", self.ledger.name, claim.id, ending.message, extra={"trace": ending.trace}
             )
-        return decide(self.ledger, claim, ending, handler.backoff)
+        try:
+            return decide(self.ledger, claim, ending, handler.backoff)
+        except (
+            Exception
+        ) as error:  # an answer that nobody can make sense of is a bad run, not the worker's end
+            return decide(self.ledger, claim, crash_of(error))
 
     async def _finish_in_transaction(self, handler: Handler, context: Context, move: Move) -> Move | None:
         """Writes the end of the run where the handler wrote: both commit, or neither."""

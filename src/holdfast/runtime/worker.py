@@ -74,6 +74,7 @@ class Worker:
         self.last_resort: Callable[[], None] = lambda: None  # for handlers that no cancellation stops
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
+        self._cleaned = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -90,9 +91,9 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         for pump in self.pumps:
             pump.owner = self.id
-        await self.keeper.start()
-        log.info("%s works for %s", self.id, ", ".join(self.keeper.who.serves))
         try:
+            await self.keeper.start()
+            log.info("%s works for %s", self.id, ", ".join(self.keeper.who.serves))
             async with asyncio.TaskGroup() as group:
                 bell = group.create_task(self._listen())
                 pumping = [group.create_task(pump.run()) for pump in self.pumps]
@@ -162,17 +163,23 @@ class Worker:
             run.context.cancelled.set()
             run.task.cancel()
         pump.running.clear()
-        releases = [Move(verb="release", claim=run.claim) for run in runs]
-        log.warning(
-            "%s: %d handlers did not end in time; their rows are given back", pump.ledger.name, len(runs)
-        )
+        ends = [*pump.writing, *pump.moves, *(Move(verb="release", claim=run.claim) for run in runs)]
+        if not ends:
+            return
+        if runs:
+            log.warning(
+                "%s: %d handlers did not end in time; their rows are given back", pump.ledger.name, len(runs)
+            )
         try:
             async with self.database.connection() as conn:
-                await pump.store.move(conn, [*pump.moves, *releases])
+                await pump.write_alone(conn, ends)
         except LOSSES as error:
             log.warning("%s: could not give rows back (%s); the leader will", pump.ledger.name, error)
 
     async def _clean_up(self) -> None:
+        if self._cleaned:
+            return
+        self._cleaned = True
         await self.places.processes.close()
         self.places.threads.shutdown(wait=False, cancel_futures=True)
         await self.keeper.stop()
