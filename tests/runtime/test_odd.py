@@ -1,0 +1,199 @@
+"""Odd answers, odd moments: a run may go wrong in any way, and the worker and the other rows go on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from conftest import Connect
+from holdfast import Backoff, Context, Done, Fail, Holdfast, Item, Ledger, Retry, Settings, Snooze
+from holdfast.db.pool import Connection
+from holdfast.errors import InvalidInput, LedgerError
+from holdfast.runtime.duties import Patience, reap
+from runtime.support import ERRANDS, PATIENCE, add, column, drain, make_tables, one, running, task, until
+
+WAITING = (
+    "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Fail(reason=ValueError("no")), Retry(reason=None), Retry(after="3"), Snooze("5"), Snooze(None)],  # type: ignore[arg-type]
+    ids=repr,
+)
+async def test_an_answer_that_makes_no_sense_ends_its_run_and_not_the_worker(
+    app: Holdfast, conn: Connection, answer: Any
+) -> None:
+    @app.handler("odd", backoff=Backoff(base=0.0001))
+    async def odd() -> Any:
+        return answer
+
+    @app.handler("plain")
+    async def plain() -> None: ...
+
+    odd_id, plain_id = await add(app, "odd", limit=1), await add(app, "plain")
+    assert await drain(app) == 0
+    assert (await task(conn, odd_id))["status"] in ("failed", "dead_letter", "pending")
+    assert (await task(conn, plain_id))["status"] == "completed"
+
+
+@dataclass
+class Picky:
+    number: int
+
+    def __post_init__(self) -> None:
+        assert self.number > 0, "must be positive"
+
+
+async def test_a_type_that_refuses_by_an_assertion_is_a_permanent_error(
+    app: Holdfast, conn: Connection
+) -> None:
+    @app.handler("picky")
+    async def picky(_: Picky) -> None: ...
+
+    with pytest.raises(InvalidInput, match="payload: must be positive"):
+        await app.enqueue("tasks", "picky", {"number": 0})
+    task_id = await add(app, "picky", {"number": 0})
+    await drain(app)
+    row = await task(conn, task_id)
+    assert (row["status"], row["last_error"]) == ("failed", "payload: must be positive")
+
+
+async def test_a_transaction_that_a_handler_left_open_costs_its_connection_and_nothing_else(
+    app: Holdfast, conn: Connection
+) -> None:
+    kept: list[Any] = []
+
+    @app.handler("careless")
+    async def careless(ctx: Context) -> Retry:
+        inner = (await ctx.transaction()).transaction()
+        kept.append(inner)
+        await inner.__aenter__()
+        return Retry("forgot to leave")
+
+    @app.handler("careful")
+    async def careful(ctx: Context) -> None:
+        await (await ctx.transaction()).execute("insert into effects (task) values (%s)", [ctx.job.id])
+
+    careless_id, careful_id = await add(app, "careless", limit=1), await add(app, "careful")
+    assert await drain(app) == 0
+    assert (await task(conn, careless_id))["status"] == "dead_letter"
+    assert await column(conn, "select task from effects") == [careful_id]
+
+
+async def test_a_ledger_whose_table_is_missing_does_not_keep_others_from_recovery(
+    settings: Settings, conn: Connection
+) -> None:
+    """T-34: the sweep goes on with the ledgers that are there."""
+    async with Holdfast(settings, ledgers=[replace(ERRANDS, table="nowhere")]) as app:
+        task_id = await add(app, "x")
+        (claim,) = await app.store("tasks").claim(conn, "gone", 1)
+        await app.store("tasks").start(conn, [claim])
+        await conn.execute("update tasks set claimed_at = claimed_at - interval '1 hour'")
+        stores = [app.stores["errands"], app.stores["tasks"]]
+        assert await reap(conn, stores, "leader", Patience(timeout=30, nameless=60)) == 1
+        assert (await task(conn, task_id))["status"] == "pending"
+
+
+@pytest.mark.parametrize("owner", ["somebody", None])
+async def test_a_row_that_foreign_sql_holds_without_a_time_is_given_back(
+    app: Holdfast, conn: Connection, owner: str | None
+) -> None:
+    """T-35: claimed_at is NULL; the row is as old as its last change."""
+    task_id = await add(app, "x")
+    await conn.execute("update tasks set status = 'running', worker_id = %s", (owner,))
+    patience = Patience(timeout=30, nameless=60)
+    soon = await one(conn, "select clock_timestamp() + interval '20 seconds'")
+    late = await one(conn, "select clock_timestamp() + interval '90 seconds'")
+    assert await reap(conn, [app.store("tasks")], "leader", patience, now=soon) == 0
+    assert await reap(conn, [app.store("tasks")], "leader", patience, now=late) == 1
+    assert (await task(conn, task_id))["status"] == "pending"
+
+
+async def test_effects_of_an_answer_that_the_ledger_has_no_edge_for_are_rolled_back(
+    settings: Settings, conn: Connection
+) -> None:
+    await make_tables(conn)
+    edges = tuple(edge for edge in ERRANDS.edges if edge.verb != "snooze")
+    ledger: Ledger = replace(ERRANDS, edges=edges)
+    async with Holdfast(settings, ledgers=[ledger]) as app:
+
+        @app.handler("sleepy", ledger="errands")
+        async def sleepy(ctx: Context) -> Snooze:
+            await (await ctx.transaction()).execute("insert into effects (note) values ('too early')")
+            return Snooze(60)
+
+        await app.enqueue_many("errands", [Item(kind="sleepy")])
+        await drain(app)
+    assert await column(conn, "select note from effects") == []
+    assert await column(conn, "select stage from errands") == ["bad"]
+
+
+async def test_an_outcome_on_its_way_when_the_time_to_stop_is_over_is_still_written(
+    settings: Settings, conn: Connection, connect: Connect
+) -> None:
+    """T-37: outcomes of the waiting time are recorded, also one that waits for a lock."""
+    async with Holdfast(replace(settings, shutdown_timeout=0.2)) as app:
+        ran = asyncio.Event()
+
+        @app.handler("x")
+        async def run() -> Done:
+            ran.set()
+            await hold.wait()
+            return Done()
+
+        hold = asyncio.Event()
+        task_id = await add(app, "x")
+        worker = app.worker()
+        async with running(worker) as work, asyncio.timeout(PATIENCE):
+            await ran.wait()
+            blocker = await connect()
+            async with blocker.transaction():
+                await blocker.execute("select from tasks for update")
+                hold.set()
+                await until(conn, WAITING + " having count(*) = 1")
+                worker.stop()
+                await until(
+                    conn, WAITING + " having count(*) = 2"
+                )  # the same outcome, said again by the stop
+            assert await work == 0
+    row = await task(conn, task_id)
+    assert (row["status"], row["attempts"]) == ("completed", 1)
+
+
+async def test_a_row_that_was_being_claimed_when_the_stop_came_is_given_back_unrun(
+    app: Holdfast, conn: Connection, connect: Connect
+) -> None:
+    """T-37: no handler begins after the stop."""
+
+    @app.handler("x")
+    async def run() -> None:
+        raise AssertionError("must not run")
+
+    worker = app.worker()
+    async with running(worker) as work, asyncio.timeout(PATIENCE):
+        await worker.pumps[0].idle.wait()
+        blocker = await connect()
+        async with blocker.transaction():
+            await blocker.execute("lock table tasks in exclusive mode")
+            await blocker.execute("insert into tasks (type) values ('x')")
+            await until(conn, WAITING + " having count(*) >= 1")
+            worker.stop()
+            await asyncio.sleep(0)
+        assert await work == 0
+    assert await column(conn, "select (status, attempts)::text from tasks") == ["(pending,0)"]
+
+
+def test_two_ledgers_cannot_share_a_table(settings: Settings) -> None:
+    with pytest.raises(LedgerError, match="belongs to another ledger"):
+        Holdfast(settings, ledgers=[ERRANDS, replace(ERRANDS, name="others")])
+
+
+async def test_an_app_is_opened_once(app: Holdfast) -> None:
+    with pytest.raises(InvalidInput, match="is open already"):
+        async with app:
+            pass
