@@ -16,7 +16,7 @@ from holdfast.runtime.duties import Patience, reap
 from runtime.support import ERRANDS, PATIENCE, add, column, drain, make_tables, one, running, task, until
 
 WAITING = (
-    "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type='Lock'"
 )
 
 
@@ -46,10 +46,11 @@ class Picky:
     number: int
 
     def __post_init__(self) -> None:
-        assert self.number > 0, "must be positive"
+        if self.number <= 0:
+            raise RuntimeError("must be positive")
 
 
-async def test_a_type_that_refuses_by_an_assertion_is_a_permanent_error(
+async def test_a_type_that_refuses_in_its_own_way_is_a_permanent_error(
     app: Holdfast, conn: Connection
 ) -> None:
     @app.handler("picky")
@@ -124,7 +125,9 @@ async def test_effects_of_an_answer_that_the_ledger_has_no_edge_for_are_rolled_b
 
         @app.handler("sleepy", ledger="errands")
         async def sleepy(ctx: Context) -> Snooze:
-            await (await ctx.transaction()).execute("insert into effects (note) values ('too early')")
+            await (await ctx.transaction()).execute(
+                "insert into effects (task, note) values (gen_random_uuid(), 'x')"
+            )
             return Snooze(60)
 
         await app.enqueue_many("errands", [Item(kind="sleepy")])
@@ -157,9 +160,7 @@ async def test_an_outcome_on_its_way_when_the_time_to_stop_is_over_is_still_writ
                 hold.set()
                 await until(conn, WAITING + " having count(*) = 1")
                 worker.stop()
-                await until(
-                    conn, WAITING + " having count(*) = 2"
-                )  # the same outcome, said again by the stop
+                await until(conn, WAITING + " having count(*) = 2")  # said again, by the stop
             assert await work == 0
     row = await task(conn, task_id)
     assert (row["status"], row["attempts"]) == ("completed", 1)
