@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -198,3 +199,124 @@ async def test_an_app_is_opened_once(app: Holdfast) -> None:
     with pytest.raises(InvalidInput, match="is open already"):
         async with app:
             pass
+
+
+class Unspeakable(BaseException):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("fault", [Unspeakable, KeyboardInterrupt, GeneratorExit, SystemExit, StopIteration])
+@pytest.mark.parametrize("sync", [True, False])
+async def test_whatever_a_handler_raises_is_a_bad_run(
+    app: Holdfast, conn: Connection, fault: type[BaseException], sync: bool
+) -> None:
+    if sync:
+
+        @app.handler("bad")
+        def bad() -> None:
+            raise fault
+
+    else:
+
+        @app.handler("bad")
+        async def bad_too() -> None:
+            raise fault
+
+    task_id = await add(app, "bad", limit=1)
+    assert await drain(app) == 0
+    assert (await task(conn, task_id))["status"] == "dead_letter"
+
+
+@pytest.mark.parametrize("answer", [Done, Retry, ValueError("returned, not raised")], ids=repr)
+async def test_an_outcome_without_its_parentheses_is_not_done(
+    app: Holdfast, conn: Connection, answer: Any
+) -> None:
+    @app.handler("slip")
+    async def slip() -> Any:
+        return answer
+
+    task_id = await add(app, "slip", limit=1)
+    await drain(app)
+    assert (await task(conn, task_id))["status"] == "dead_letter"
+
+
+async def test_a_savepoint_left_open_undoes_the_effects_and_the_finish(
+    app: Holdfast, conn: Connection
+) -> None:
+    """T-18: both or neither, also when the handler forgot to leave a transaction of its own."""
+    kept: list[Any] = []
+
+    @app.handler("dangling", backoff=Backoff(base=0.0001))
+    async def dangling(ctx: Context) -> Done:
+        own = await ctx.transaction()
+        await own.execute("insert into effects (task) values (%s)", [ctx.job.id])
+        kept.append(own.transaction())
+        await kept[-1].__aenter__()
+        return Done()
+
+    task_id = await add(app, "dangling", limit=2)
+    await drain(app)
+    assert await column(conn, "select task from effects") == []
+    assert (await task(conn, task_id))["status"] == "dead_letter"
+    assert len(kept) == 2
+
+
+async def test_a_handler_that_cancels_itself_has_had_a_bad_run(app: Holdfast, conn: Connection) -> None:
+    @app.handler("suicidal")
+    async def suicidal() -> None:
+        me = asyncio.current_task()
+        assert me
+        me.cancel()
+        await asyncio.sleep(0)
+
+    task_id = await add(app, "suicidal", limit=1)
+    await drain(app)
+    assert (await task(conn, task_id))["status"] == "dead_letter"
+
+
+async def test_what_a_handler_sets_on_its_connection_is_not_for_the_next_one(
+    app: Holdfast, conn: Connection
+) -> None:
+    seen: list[Any] = []
+
+    @app.handler("sets")
+    async def sets(ctx: Context) -> None:
+        await (await ctx.transaction()).execute("set timezone to 'Asia/Tokyo'")
+
+    @app.handler("shows")
+    async def shows(ctx: Context) -> None:
+        seen.append(await one(await ctx.transaction(), "show timezone"))
+
+    for kind in ("sets", "shows") * 3:
+        await add(app, kind)
+    await drain(app, concurrency=1)
+    assert seen == ["UTC"] * 3
+
+
+async def test_a_table_that_is_away_for_a_moment_does_not_end_the_worker(
+    app: Holdfast, conn: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.handler("x")
+    async def run() -> None: ...
+
+    async with running(app.worker()):
+        await conn.execute("alter table tasks rename to elsewhere")
+        await until_logged(caplog, "tasks: refused")
+        await conn.execute("alter table elsewhere rename to tasks")
+        task_id = await add(app, "x")
+        await until(conn, "select true from tasks where id = %s and status = 'completed'", task_id)
+
+
+async def until_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while words not in caplog.text:  # noqa: ASYNC110  a log has no event to wait for
+            await asyncio.sleep(0.01)
+
+
+async def test_a_key_that_no_index_can_hold_is_refused_with_a_sentence(
+    app: Holdfast, conn: Connection
+) -> None:
+    with pytest.raises(InvalidInput):
+        await app.enqueue("tasks", "x", key=secrets.token_hex(9000))
+    assert await column(conn, "select id from tasks") == []

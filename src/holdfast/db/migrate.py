@@ -197,7 +197,11 @@ def _transaction(url: str, schema: str | None) -> Generator[Connection]:
 
 def _connect(url: str) -> psycopg.Connection[Any]:
     try:
-        given: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT, **conninfo_to_dict(url)}
+        given: dict[str, Any] = {
+            "connect_timeout": CONNECT_TIMEOUT,
+            **conninfo_to_dict(url),
+            "client_encoding": "UTF8",
+        }
         return psycopg.connect(prepare_threshold=None, **given)
     except psycopg.OperationalError as error:
         raise explain(error, url) from None

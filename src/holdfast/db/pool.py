@@ -137,6 +137,7 @@ def _conninfo(settings: Settings, url: str, purpose: str) -> str:
     wait = max(2, math.ceil(settings.db_acquire_timeout_seconds))  # libpq counts whole seconds, from 2
     pins: dict[str, Any] = {"connect_timeout": wait, **KEEPALIVES, **given}
     pins["application_name"] = f"holdfast {purpose}"
+    pins["client_encoding"] = "UTF8"
     if settings.database_pooler == "none":
         pins["options"] = " ".join([str(given.get("options", "")), *_options(settings)]).strip()
     return make_conninfo("", **pins)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from psycopg import AsyncConnection, DataError, IntegrityError
+from psycopg.errors import ProgramLimitExceeded
 from psycopg.rows import dict_row, tuple_row
 
 from holdfast.engine import intake, reading
@@ -23,6 +24,11 @@ Columns = dict[str, Any]  # one row: column -> value
 Rows = Mapping[int, Columns]  # rows by their place in the caller's list
 Shape = tuple[tuple[str, ...], tuple[str, ...]]  # the columns filled, and those the payload is spread over
 Identity = tuple[str, ...]
+REFUSED = (
+    DataError,
+    IntegrityError,
+    ProgramLimitExceeded,
+)  # what the database says of a row it will not take
 ROUNDS = 100  # far more often than rows can vanish between an insert and the look at what stood in its way
 
 
@@ -52,7 +58,7 @@ class Adder:
                     async with cursor.copy(self.sql.copy(columns)) as copy:
                         for row in rows:
                             await copy.write_row((*row.values(), *fixed.values()))
-            except (DataError, IntegrityError) as error:
+            except REFUSED as error:
                 raise reading.refused(error) from None
         return sum(len(rows) for rows in groups.values())
 
@@ -147,7 +153,7 @@ class Adder:
             async with conn.cursor(row_factory=dict_row) as cursor:
                 await cursor.execute(self.sql.enqueue(columns, spread), params)
                 found = await cursor.fetchall()
-        except (DataError, IntegrityError) as error:
+        except REFUSED as error:
             raise reading.refused(error) from None
         return self._receipts(group, found)
 

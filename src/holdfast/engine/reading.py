@@ -8,7 +8,7 @@ import json
 from datetime import datetime
 from typing import Any
 
-from psycopg import DataError, IntegrityError
+from psycopg import Error
 
 from holdfast.engine import intake
 from holdfast.engine.ledger import Ledger
@@ -88,7 +88,7 @@ def must_be_plain(ledger: Ledger, shape: tuple[str, ...]) -> None:
         raise InvalidInput(field="payload", message="is spread over columns here: use enqueue_many")
 
 
-def refused(error: DataError | IntegrityError) -> InvalidInput:
+def refused(error: Error) -> InvalidInput:
     """What the database said of a row that it would not take."""
     field = error.diag.column_name or error.diag.constraint_name or "item"
     return InvalidInput(field=field, message=error.diag.message_primary or str(error))

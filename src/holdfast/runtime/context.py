@@ -14,6 +14,7 @@ from psycopg import AsyncConnection, AsyncTransaction, Error, Rollback
 from holdfast.db.database import Database
 from holdfast.engine.store import Store
 from holdfast.engine.values import Claimed
+from holdfast.runtime import queries
 
 Log = logging.LoggerAdapter[logging.Logger]
 logger = logging.getLogger("holdfast.job")
@@ -121,6 +122,8 @@ class Finishing:
         try:
             if transaction is not None:
                 await transaction.__aexit__(Rollback, Rollback(), None)
+            if self.conn is not None and self._database.settings.database_pooler == "none":
+                await self.conn.execute(queries.RESET)  # what the handler has set is not for the next one
         except Error as error:  # the server is away, or the handler left a transaction of its own open
             logger.warning("the handler's connection is thrown away: %s", error)
             if self.conn is not None:

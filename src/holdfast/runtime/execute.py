@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.engine.outcomes import Crashed, Done, Ending, Fail, outcome_of
+from holdfast.engine.outcomes import Crashed, Done, Ending, Fail, Outcome, outcome_of
 from holdfast.engine.values import Claimed
 from holdfast.errors import ClaimLost, InvalidInput
 from holdfast.runtime.context import Context, SyncContext
@@ -34,7 +35,7 @@ class Places:
 async def execute(handler: Handler, claim: Claimed, context: Context, places: Places) -> Ending:
     """Runs the handler and answers with its outcome, or with what became of it instead.
 
-    Cancellation passes through: it means that the row is no longer ours, or that the worker stops.
+    Cancellation and `ClaimLost` of this row pass through: it is no longer ours, or the worker stops.
     """
     try:
         payload = handler.read(claim.payload)
@@ -51,7 +52,7 @@ async def execute(handler: Handler, claim: Claimed, context: Context, places: Pl
         return Crashed(code="TIMEOUT", message=f"timed out after {handler.timeout:g} s")
     except ClaimLost as lost:
         if (lost.fields.get("id"), lost.fields.get("fence")) == (claim.id, claim.fence):
-            raise asyncio.CancelledError from None
+            raise
         return crash_of(lost)
     except ProcessDied as error:
         return Crashed(code="PROCESS_DIED", message=str(error))
@@ -60,7 +61,7 @@ async def execute(handler: Handler, claim: Claimed, context: Context, places: Pl
         if task is None or task.cancelling():
             raise
         return crash_of(error)  # the handler's own making: nobody called the run off
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # also what is made to pass `except Exception`: it must not end the worker
         return crash_of(error)
     return answer if isinstance(answer, Crashed) else _outcome(answer)
 
@@ -69,6 +70,9 @@ def _outcome(answer: Any) -> Ending:
     """The answer as an outcome. Work that was handed back unfinished is not done."""
     if answer is None:
         return DONE
+    if _is_a_slip(answer):
+        message = f"the handler returned {answer!r}: return an outcome, like Done(), or raise"
+        return Crashed(code="UNFINISHED", message=message)
     if inspect.iscoroutine(answer):
         answer.close()
     elif not (inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer)):
@@ -90,7 +94,7 @@ async def _call(handler: Handler, payload: Any, context: Context, places: Places
 async def _in_thread(handler: Handler, payload: Any, context: Context, places: Places) -> Any:
     loop = asyncio.get_running_loop()
     arguments = handler.arguments(payload, SyncContext(context, loop))
-    future = loop.run_in_executor(places.threads, handler.function, *arguments)
+    future = loop.run_in_executor(places.threads, _in_a_future, handler.function, *arguments)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -99,6 +103,18 @@ async def _in_thread(handler: Handler, payload: Any, context: Context, places: P
             places.abandoned += 1
             future.add_done_callback(lambda done: _came_back(done, places))
         raise
+
+
+def _is_a_slip(answer: Any) -> bool:
+    """`return Done` without its parentheses, or an error returned where it should be raised."""
+    return isinstance(answer, BaseException) or (inspect.isclass(answer) and issubclass(answer, Outcome))
+
+
+def _in_a_future(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except (StopIteration, GeneratorExit) as stop:  # these two mean something else to those who await
+        raise RuntimeError(f"the handler raised {type(stop).__name__}") from stop
 
 
 def _came_back(done: asyncio.Future[Any], places: Places) -> None:

@@ -25,7 +25,7 @@ from holdfast.runtime.presence import Identity
 
 log = logging.getLogger("holdfast.worker")
 
-LOSSES = (psycopg.OperationalError, psycopg.InterfaceError, HoldfastError, OSError)
+LOSSES = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, HoldfastError, OSError)
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
 SOON = 0.05  # seconds: the shortest wait for the next election
 MARGIN = 0.9  # a leader stops its duties when this share of its term is over

@@ -46,8 +46,11 @@ def _answer(call: bytes) -> bytes:
 
 def crash_of(error: BaseException) -> Crashed:
     """An exception as an ordinary bad run."""
-    text = "".join(traceback.format_exception(error))
-    return Crashed(code=type(error).__name__, message=f"{type(error).__name__}: {error}", trace=text)
+    name = type(error).__name__
+    try:
+        return Crashed(name, f"{name}: {error}", "".join(traceback.format_exception(error)))
+    except Exception:  # an error that cannot even be told
+        return Crashed(name, name)
 
 
 class Processes:

@@ -28,7 +28,14 @@ from holdfast.runtime.processes import crash_of
 
 log = logging.getLogger("holdfast.worker")
 
-LOSSES = (psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable, DatabaseAuthError)
+# InternalError: the server is read-only for a moment, as during a fail-over.
+LOSSES = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.InternalError,
+    DatabaseUnavailable,
+    DatabaseAuthError,
+)
 REFUSALS = (psycopg.Error, TypeError, ValueError)  # of a move that has something no column can take
 UNWRITABLE = "UNWRITABLE"
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
@@ -110,12 +117,19 @@ class Pump:
                 try:
                     async with await self.database.connect(f"worker {self.ledger.name}") as conn:
                         self._look = True
+                        await self._turn(conn)
                         wait = FIRST_WAIT
                         await self._turns(conn)
                 except LOSSES as error:
                     log.warning("%s: the database is away (%s); trying again", self.ledger.name, error)
-                    await asyncio.sleep(wait)
-                    wait = min(wait * 2, LAST_WAIT)
+                    wait = await self._back_off(wait)
+                except psycopg.Error as error:  # the other ledgers go on, and this one may be mended
+                    log.error("%s: refused (%s); trying again", self.ledger.name, error)
+                    wait = await self._back_off(wait)
+
+    async def _back_off(self, wait: float) -> float:
+        await asyncio.sleep(wait)
+        return min(wait * 2, LAST_WAIT)
 
     async def _turns(self, conn: Connection) -> None:
         while self.claiming or self.running or self.moves:
@@ -151,7 +165,7 @@ class Pump:
             self.writing = []
             known = [claim for claim in claims if self._knows(claim)]
             started = await self.store.start(conn, known) if known else []
-        except LOSSES:
+        except (*LOSSES, psycopg.Error):
             self.moves[:0] = moves  # said again later: a move that was written meanwhile finds no row
             raise
         if owner != self.owner or not self.claiming:  # given up, or asked to stop, while we claimed
@@ -272,6 +286,11 @@ class Pump:
                 move = await self._finish_in_transaction(handler, context, move)
         except ClaimLost as lost:
             log.warning("%s %s: %s", self.ledger.name, claim.id, lost)
+        except asyncio.CancelledError as error:
+            run = self.running.get(claim.id)
+            if run is None or run.context is not context:
+                raise  # dropped, or given back: nobody waits for an answer
+            move = self._decide(handler, claim, crash_of(error))  # it cancelled itself
         finally:
             try:
                 await context.close()
@@ -303,6 +322,9 @@ class Pump:
         """Writes the end of the run where the handler wrote: both commit, or neither."""
         conn = context.opened
         assert conn is not None
+        if getattr(conn, "_num_transactions", 1) > 1:  # the finish would belong to it, and go with it
+            message = "the handler left a transaction of its own open"
+            return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
         try:
             await self.store.move_one(conn, move)
             await context.commit()

@@ -89,3 +89,5 @@ select w.id, w.pool_size, w.serves,
 from workers as w, (select clock_timestamp() at time zone 'UTC' as now) as clock
 order by w.started_at, w.id
 """
+
+RESET: LiteralString = "reset all"

@@ -100,6 +100,9 @@ class Worker:
                 await self._until_stopped(until_idle)
                 await self._wind_down(pumping)
                 bell.cancel()
+        except BaseException:
+            await asyncio.gather(*(self._give_back(pump) for pump in self.pumps), return_exceptions=True)
+            raise
         finally:
             await self._clean_up()
         if self._failure is not None:
