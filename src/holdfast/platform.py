@@ -13,11 +13,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
+from psycopg import AsyncConnection
+
 from holdfast.apps.tasks.ledger import TASKS
 from holdfast.apps.tasks.tables import tasks as tasks_table
 from holdfast.db import migrate
 from holdfast.db import settings as settings_module
 from holdfast.db.database import Database, open_database
+from holdfast.db.pool import current_schema
 from holdfast.db.settings import Settings
 from holdfast.engine.decide import BACKOFF, Backoff
 from holdfast.engine.intake import payload_text
@@ -167,6 +170,7 @@ class Holdfast:
         )
         item = self._fit(ledger, item)
         if conn is not None:
+            await self._must_fit(conn)
             return await self.store(ledger).enqueue(conn, item, by=by)
         async with self.database.connection() as own:
             return await self.store(ledger).enqueue(own, item, by=by)
@@ -177,9 +181,20 @@ class Holdfast:
         """Adds many rows, all or none."""
         fitted = [self._fit(ledger, item, f"items[{place}].") for place, item in enumerate(items)]
         if conn is not None:
+            await self._must_fit(conn)
             return await self.store(ledger).enqueue_many(conn, fitted, by=by)
         async with self.database.connection() as own, own.transaction():
             return await self.store(ledger).enqueue_many(own, fitted, by=by)
+
+    async def _must_fit(self, conn: Connection) -> None:
+        """Refuses a caller's connection on which the row would go elsewhere, or nowhere."""
+        if not isinstance(conn, AsyncConnection):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(field="conn", message="must be a psycopg AsyncConnection")
+        wanted = self.settings.schema
+        if wanted is not None and (found := await current_schema(conn)) != wanted:
+            raise InvalidInput(
+                field="conn", message=f"leads to the schema {found}, and HOLDFAST_SCHEMA is {wanted}"
+            )
 
     async def get(self, ledger: str, id: Any) -> Row:
         """One row, or `NotFound`."""

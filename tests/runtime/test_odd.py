@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
+import psycopg
 import pytest
 
 from conftest import Connect
@@ -320,3 +321,19 @@ async def test_a_key_that_no_index_can_hold_is_refused_with_a_sentence(
     with pytest.raises(InvalidInput):
         await app.enqueue("tasks", "x", key=secrets.token_hex(9000))
     assert await column(conn, "select id from tasks") == []
+
+
+async def test_a_connection_that_leads_to_another_schema_is_refused(
+    settings: Settings, conn: Connection
+) -> None:
+    async with Holdfast(replace(settings, schema="cell_7")) as app:
+        with pytest.raises(InvalidInput, match="leads to the schema public, and HOLDFAST_SCHEMA is cell_7"):
+            await app.enqueue("tasks", "x", conn=conn)
+        await app.enqueue("tasks", "x")
+    assert await column(conn, "select type from tasks") == []
+    assert await column(conn, "select type from cell_7.tasks") == ["x"]
+
+
+async def test_a_sync_connection_is_refused_with_a_sentence(app: Holdfast, database_url: str) -> None:
+    with psycopg.connect(database_url) as sync, pytest.raises(InvalidInput, match="AsyncConnection"):
+        await app.enqueue("tasks", "x", conn=sync)  # type: ignore[arg-type]
