@@ -22,7 +22,9 @@ from psycopg.sql import SQL, Identifier
 
 from holdfast.apps.tasks.ledger import TASKS
 from holdfast.db import migrate
-from holdfast.engine.ledger import (
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.lifecycle import Edge, Verb
+from holdfast.engine.roles import (
     Attempts,
     CodeError,
     Column,
@@ -32,13 +34,12 @@ from holdfast.engine.ledger import (
     JsonError,
     Key,
     Lane,
-    Ledger,
     RowLease,
+    Tenant,
     TextError,
     Times,
     TraceError,
 )
-from holdfast.engine.lifecycle import Edge, Verb
 from holdfast.engine.store import Store
 from holdfast.engine.values import Claimed, Fault, Item, Move
 
@@ -180,7 +181,7 @@ ERRANDS = Ledger(
     fence="fence",
     priority="priority",
     queue="queue",
-    tenant=Column("org_id", "uuid"),
+    tenant=Tenant("org_id", "uuid"),
     extras=(Column("requested_by", "text"),),
     due=Due("run_at", cleared=False),
     attempts=Attempts("attempt", limit="max_attempts", counts="retries"),
@@ -196,6 +197,7 @@ ERRANDS = Ledger(
     journal=Journal(
         table="town.errand_event",
         row="job_id",
+        seq="seq",
         at="ts",
         prev="prev_status",
         next="next_status",

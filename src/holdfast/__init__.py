@@ -8,40 +8,91 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.db.settings import Settings
-    from holdfast.engine.decide import Backoff
-    from holdfast.engine.ledger import Lane, Ledger
+    from holdfast.engine.backoff import Backoff
+    from holdfast.engine.ledger import Ledger
     from holdfast.engine.lifecycle import Edge
     from holdfast.engine.outcomes import Cancel, Done, Fail, Retry, Snooze
-    from holdfast.engine.values import Item
+    from holdfast.engine.roles import (
+        Attempts,
+        CodeError,
+        Column,
+        Due,
+        Idempotency,
+        Journal,
+        JsonError,
+        Key,
+        Lane,
+        RowLease,
+        Tenant,
+        TextError,
+        Times,
+        TraceError,
+    )
+    from holdfast.engine.values import Count, Event, Filter, Item, Page, Receipt, Row
     from holdfast.errors import HoldfastError
     from holdfast.platform import Holdfast
     from holdfast.runtime.context import Context, SyncContext
 
 __all__ = [
+    "Attempts",
     "Backoff",
     "Cancel",
+    "CodeError",
+    "Column",
     "Context",
+    "Count",
     "Done",
+    "Due",
     "Edge",
+    "Event",
     "Fail",
+    "Filter",
     "Holdfast",
     "HoldfastError",
+    "Idempotency",
     "Item",
+    "Journal",
+    "JsonError",
+    "Key",
     "Lane",
     "Ledger",
+    "Page",
+    "Receipt",
     "Retry",
+    "Row",
+    "RowLease",
     "Settings",
     "Snooze",
     "SyncContext",
+    "Tenant",
+    "TextError",
+    "Times",
+    "TraceError",
 ]
 
 _HOMES = {
     "holdfast.db.settings": ("Settings",),
-    "holdfast.engine.decide": ("Backoff",),
-    "holdfast.engine.ledger": ("Lane", "Ledger"),
+    "holdfast.engine.backoff": ("Backoff",),
+    "holdfast.engine.ledger": ("Ledger",),
     "holdfast.engine.lifecycle": ("Edge",),
     "holdfast.engine.outcomes": ("Cancel", "Done", "Fail", "Retry", "Snooze"),
-    "holdfast.engine.values": ("Item",),
+    "holdfast.engine.roles": (
+        "Attempts",
+        "CodeError",
+        "Column",
+        "Due",
+        "Idempotency",
+        "Journal",
+        "JsonError",
+        "Key",
+        "Lane",
+        "RowLease",
+        "Tenant",
+        "TextError",
+        "Times",
+        "TraceError",
+    ),
+    "holdfast.engine.values": ("Count", "Event", "Filter", "Item", "Page", "Receipt", "Row"),
     "holdfast.errors": ("HoldfastError",),
     "holdfast.platform": ("Holdfast",),
     "holdfast.runtime.context": ("Context", "SyncContext"),

@@ -22,7 +22,7 @@ from holdfast.db import settings as settings_module
 from holdfast.db.database import Database, open_database
 from holdfast.db.pool import current_schema
 from holdfast.db.settings import Settings
-from holdfast.engine.decide import BACKOFF, Backoff
+from holdfast.engine.backoff import BACKOFF, Backoff
 from holdfast.engine.intake import payload_text
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Connection, Store

@@ -18,9 +18,9 @@ import pytest
 from msgspec.structs import replace as changed
 
 from holdfast.engine.decide import decide, decide_lost
-from holdfast.engine.ledger import JsonError, TextError, error_columns
 from holdfast.engine.lifecycle import FENCED, VERBS, Verb
 from holdfast.engine.outcomes import Crashed
+from holdfast.engine.roles import JsonError, TextError, error_columns
 from holdfast.engine.values import Claimed, Filter, Move, Row
 from holdfast.errors import ClaimLost, IdempotencyConflict, IllegalEdge, InvalidInput, NotFound
 from ledgers import (

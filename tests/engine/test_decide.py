@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.decide import Backoff, decide, decide_lost
+from holdfast.engine.backoff import Backoff
+from holdfast.engine.decide import decide, decide_lost
 from holdfast.engine.intake import LONGEST_WAIT
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb

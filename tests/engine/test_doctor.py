@@ -13,7 +13,7 @@ from doctoring import ailing, broken, examine, mend, only, run
 from holdfast.apps.tasks.ledger import TASKS
 from holdfast.db import migrate
 from holdfast.engine.doctor import server
-from holdfast.engine.ledger import Column, Idempotency, Journal, Key
+from holdfast.engine.roles import Column, Idempotency, Journal, Key
 from holdfast.engine.store import Store
 from holdfast.engine.values import Item
 from ledgers import DDL, PARCELS, SAMPLES, Sample

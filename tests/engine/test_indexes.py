@@ -11,7 +11,7 @@ from psycopg import AsyncConnection
 from doctoring import ailing, broken, examine, only, run
 from holdfast.apps.tasks.ledger import TASKS
 from holdfast.db import migrate
-from holdfast.engine.ledger import Idempotency
+from holdfast.engine.roles import Idempotency
 
 Connection = AsyncConnection[Any]
 

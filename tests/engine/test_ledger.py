@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.ledger import (
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.lifecycle import Edge, Lifecycle, mermaid
+from holdfast.engine.roles import (
     Attempts,
     Column,
     Due,
@@ -16,14 +18,12 @@ from holdfast.engine.ledger import (
     Journal,
     Key,
     Lane,
-    Ledger,
     Order,
     RowLease,
     TextError,
     Times,
     uuid7,
 )
-from holdfast.engine.lifecycle import Edge, Lifecycle, mermaid
 from holdfast.engine.store import Store
 from holdfast.errors import LedgerError
 from ledgers import ERRANDS, PARCELS, SAMPLES, TASKS, Connection, Sample

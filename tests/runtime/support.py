@@ -22,7 +22,7 @@ from psycopg.sql import SQL, Identifier
 
 from holdfast import Edge, Holdfast, Item, Lane, Ledger
 from holdfast.db.pool import Connection
-from holdfast.engine.ledger import Attempts, Due, Key, TextError, Times
+from holdfast.engine.roles import Attempts, Due, Key, TextError, Times
 from holdfast.runtime.worker import Worker
 
 PATIENCE = 60.0  # seconds until a wait fails its test: much, since a busy machine is slow and not wrong

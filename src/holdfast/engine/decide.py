@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import assert_never
 
 from holdfast.engine import intake
+from holdfast.engine.backoff import BACKOFF, Backoff
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
 from holdfast.engine.outcomes import Cancel, Crashed, Done, Ending, Fail, Retry, Snooze
@@ -16,36 +16,6 @@ from holdfast.engine.values import Claimed, Fault, Json, Move
 from holdfast.errors import InvalidInput
 
 LOST = Fault(code="WORKER_LOST", message="worker lost")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backoff:
-    """How long to wait before the next run, in seconds.
-
-    jitter = "full": anything between 0 and the bound, so that many failures spread out; a number: the
-    bound, give or take that share of it.
-
-    >>> Backoff(jitter=0).delay(3)
-    8.0
-    """
-
-    base: float = 1.0
-    cap: float = 3600.0
-    factor: float = 2.0
-    jitter: Literal["full"] | float = "full"
-
-    def delay(self, exponent: int, draw: Callable[[], float] = random.random) -> float:
-        """The wait for the given exponent; `draw` gives a number in [0, 1)."""
-        try:
-            bound = min(self.cap, self.base * self.factor**exponent)
-        except OverflowError:
-            bound = self.cap
-        if self.jitter == "full":
-            return bound * draw()
-        return min(self.cap, bound * (1 + self.jitter * (2 * draw() - 1)))
-
-
-BACKOFF = Backoff()
 
 
 def decide(

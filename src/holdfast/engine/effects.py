@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
-from holdfast.engine.ledger import Ledger, error_columns
+from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
+from holdfast.engine.roles import error_columns
 
 LATER: tuple[Verb, ...] = ("retry", "snooze")
 FAULTY: tuple[Verb, ...] = ("retry", "exhaust", "reject", "lose", "cancel")

@@ -15,9 +15,10 @@ from psycopg.errors import InvalidColumnReference
 from psycopg.sql import SQL, Composable, Identifier
 
 from holdfast.engine import queries
-from holdfast.engine.ledger import Lane, Ledger, Order
+from holdfast.engine.ledger import Ledger
 from holdfast.engine.needs import NOW, Finding, missing, statement
 from holdfast.engine.queries import Connection, LiveTable, words
+from holdfast.engine.roles import Lane, Order
 from holdfast.engine.words import COMMA, Words, among, order_by, standing
 
 AND = SQL(" and ")

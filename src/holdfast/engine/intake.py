@@ -13,7 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.engine.ledger import CodeError, Errors, JsonError, Ledger, TextError, TraceError
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.roles import CodeError, Errors, JsonError, TextError, TraceError
 from holdfast.engine.values import Fault, Item
 from holdfast.engine.words import DELAY, PAYLOAD, RUN_AT
 from holdfast.errors import InvalidInput

@@ -6,204 +6,34 @@ everything that is wrong with it before a single row is touched. `doctor` compar
 
 from __future__ import annotations
 
-import os
 import re
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from uuid import UUID
 
 from holdfast.engine import sql
+from holdfast.engine.backoff import BACKOFF, Backoff
 from holdfast.engine.lifecycle import VERBS, Edge, Lifecycle, Verb
+from holdfast.engine.roles import (
+    UUID_KEY,
+    Attempts,
+    Column,
+    Due,
+    Errors,
+    Idempotency,
+    Journal,
+    Key,
+    Lane,
+    Order,
+    RowLease,
+    Tenant,
+    Times,
+    error_columns,
+)
 from holdfast.errors import LedgerError
 
-TimeKind = Literal["timestamptz", "timestamp", "epoch_ms"]
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_ ]*(\.[A-Za-z_][A-Za-z0-9_ ]*)?(\(\d+\))?")
-
-
-def uuid7() -> UUID:
-    """A new time-ordered UUID: neighbours in time are neighbours in the index."""
-    millis = time.time_ns() // 1_000_000
-    tail = int.from_bytes(os.urandom(10), "big")
-    number = (millis & (1 << 48) - 1) << 80 | tail
-    number = number & ~(0xF << 76) | 7 << 76
-    return UUID(int=number & ~(0x3 << 62) | 0x2 << 62)
-
-
-@dataclass(frozen=True)
-class Key:
-    """The primary key. `make` draws a new one; without it the column's default does."""
-
-    column: str = "id"
-    type: str = "uuid"
-    make: Callable[[], Any] | None = None
-
-
-UUID_KEY = Key("id", "uuid", uuid7)
-
-
-@dataclass(frozen=True)
-class Order:
-    """One column of a lane's order."""
-
-    column: str
-    descending: bool = False
-    nulls_last: bool = False
-
-    @staticmethod
-    def parse(text: str) -> Order:
-        """Reads `priority desc`, `created_at`, `priority desc nulls last`.
-
-        >>> Order.parse("priority desc")
-        Order(column='priority', descending=True, nulls_last=False)
-        """
-        column, *words = text.split()
-        rest = " ".join(words).lower()
-        if rest not in ("", "asc", "desc", "nulls last", "asc nulls last", "desc nulls last"):
-            raise ValueError(f"cannot read the order {text!r}: write a column, then desc or nothing")
-        return Order(column, "desc" in rest.split(), "nulls last" in rest)
-
-
-@dataclass(frozen=True)
-class Lane:
-    """One index-backed way into the rows that may be claimed now.
-
-    A lane takes the rows in `states` (default: all that may be claimed) with `empty` columns NULL, `filled`
-    columns not NULL and, when `due` is given, that time reached. The order must be one that an index has.
-    Lanes are merged column by column: a claim of n takes the n best of all lanes together.
-    """
-
-    name: str
-    order: tuple[str, ...]
-    states: tuple[str, ...] = ()
-    due: str | None = None
-    empty: tuple[str, ...] = ()
-    filled: tuple[str, ...] = ()
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return tuple(Order.parse(text) for text in self.order)
-
-
-@dataclass(frozen=True)
-class Due:
-    """When a row may be claimed. `cleared`: NULL means at once, and a claim clears it."""
-
-    column: str
-    cleared: bool = True
-
-
-@dataclass(frozen=True)
-class Attempts:
-    """How runs are counted, and how many there may be.
-
-    counts = "runs": runs that have ended; the limit is the number of runs.
-    counts = "retries": retries that were granted; the limit is the number of retries.
-    counts = "starts": claims, given back by snooze and release; the limit is the number of runs.
-    """
-
-    column: str
-    limit: str | int
-    counts: Literal["runs", "retries", "starts"] = "runs"
-
-
-@dataclass(frozen=True)
-class Times:
-    """The columns that tell when, and their type. `first_start`: `started` is the first run's."""
-
-    created: str
-    updated: str | None = None
-    claimed: str | None = None
-    started: str | None = None
-    finished: str | None = None
-    kind: TimeKind = "timestamptz"
-    first_start: bool = False
-
-
-@dataclass(frozen=True)
-class TextError:
-    """One column with the text of the last error."""
-
-    column: str
-    length: int | None = None
-    cleared_by_finish: bool = False
-
-
-@dataclass(frozen=True)
-class CodeError:
-    """A class of error in one column, a text in another, each cut to its length in characters."""
-
-    code: str
-    message: str
-    code_length: int | None = None
-    message_length: int | None = None
-    cleared_by_finish: bool = True
-
-
-@dataclass(frozen=True)
-class JsonError:
-    """One jsonb column: {code, message}."""
-
-    column: str
-    cleared_by_finish: bool = True
-
-
-@dataclass(frozen=True)
-class TraceError:
-    """A summary in one column and the whole trace in another."""
-
-    message: str
-    trace: str
-    cleared_by_finish: bool = True
-
-
-Errors = TextError | CodeError | JsonError | TraceError
-
-
-@dataclass(frozen=True)
-class Idempotency:
-    """What makes two enqueues one, and what the second gets.
-
-    The unique index is on (*scope, column); `partial`: it leaves NULL keys out; `within`: it covers these
-    states only. repeat = "touch": the existing row, whose `updated` moves; "return": the existing row,
-    untouched; "refuse": IdempotencyConflict; "ignore": nothing, and no id.
-    """
-
-    column: str
-    scope: tuple[str, ...] = ()
-    partial: bool = False
-    within: tuple[str, ...] = ()
-    repeat: Literal["touch", "return", "refuse", "ignore"] = "return"
-
-
-@dataclass(frozen=True)
-class Journal:
-    """A table that gets one event for every hop of every row, in the statement that moves the row."""
-
-    table: str
-    row: str
-    at: str
-    prev: str
-    next: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class RowLease:
-    """A lease per row: `column` is refreshed while the row is worked on, and ends after `seconds`."""
-
-    column: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Column:
-    """A further column that an enqueue may fill."""
-
-    name: str
-    type: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +44,10 @@ class Ledger:
     `payload` is one jsonb column, or a tuple of plain columns that together are the payload.
     `owner_kept`: a row that has ended still names who ran it. `cancelled_text`: what a cancel writes as the
     error, None where the state says it all. `unknown_kind`: a row whose kind has no handler is rejected, or
-    left for another worker.
+    left for another worker. `requester`: the column for who asked. `lengths`: how many characters a column
+    takes. `defaults`: what the table itself puts into columns that an enqueue leaves out; where all are
+    known, a bulk of unlike items is one statement. `backoff` is how long bad runs wait, unless their handler
+    says otherwise; `policy` is a column that names one of none, fixed and exp for each row.
     """
 
     name: str
@@ -239,8 +72,13 @@ class Ledger:
     lease: RowLease | None = None
     priority: str | None = None
     queue: str | None = None
-    tenant: Column | None = None
+    tenant: Tenant | None = None
+    requester: str | None = None
+    policy: str | None = None
     extras: tuple[Column, ...] = ()
+    lengths: Mapping[str, int] = field(default_factory=dict[str, int])
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    backoff: Backoff = BACKOFF
     owner_kept: bool = False
     cancelled_text: str | None = "cancelled"
     unknown_kind: Literal["reject", "leave"] = "reject"
@@ -276,7 +114,7 @@ class Ledger:
         yield "key", self.key.column
         yield "state", self.state
         yield "owner", self.owner
-        for role in ("kind", "fence", "priority", "queue"):
+        for role in ("kind", "fence", "priority", "queue", "requester", "policy"):
             if name := getattr(self, role):
                 yield role, name
         if self.tenant:
@@ -393,16 +231,3 @@ class Ledger:
             for state in self.idempotency.within:
                 if state not in self.states:
                     yield f"the idempotency rule names the state {state!r}, which is not among the states"
-
-
-def error_columns(errors: Errors | None) -> tuple[str, ...]:
-    """The columns that an error is written to, in the order of `error_values`."""
-    match errors:
-        case None:
-            return ()
-        case TextError(column=column) | JsonError(column=column):
-            return (column,)
-        case CodeError(code=code, message=message):
-            return code, message
-        case TraceError(message=message, trace=trace):
-            return message, trace

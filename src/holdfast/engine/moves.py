@@ -8,8 +8,8 @@ from functools import cached_property
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from holdfast.engine import effects, sql
-from holdfast.engine.ledger import JsonError, Lane, error_columns
 from holdfast.engine.lifecycle import FENCED, PERSONAL, Edge, Verb
+from holdfast.engine.roles import JsonError, Lane, error_columns
 from holdfast.engine.words import COMMA, LATER, Words, lane_name, literals, order_by, standing
 
 

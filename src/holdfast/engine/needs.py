@@ -14,8 +14,9 @@ from psycopg.sql import SQL, Composable, Identifier
 from psycopg.sql import Literal as Quoted
 
 from holdfast.engine import queries
-from holdfast.engine.ledger import CodeError, JsonError, Ledger, TextError
+from holdfast.engine.ledger import Ledger
 from holdfast.engine.queries import LiveColumn, LiveTable
+from holdfast.engine.roles import CodeError, JsonError, TextError
 
 Severity = Literal["missing", "warning", "fine"]
 

@@ -8,7 +8,8 @@ from functools import cache
 from psycopg.sql import SQL, Composable, Identifier
 
 from holdfast.engine import effects, sql
-from holdfast.engine.ledger import CodeError, JsonError, Ledger, TextError, TraceError
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.roles import CodeError, JsonError, TextError, TraceError
 from holdfast.engine.words import COMMA, FROM_MOMENT, TO_MOMENT, Words, named
 
 

@@ -53,11 +53,17 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     attempts: int
     limit: int | None
+    policy: str | None = None
+    tenant: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a ledger as people see it: the roles by their common names, the rest in `columns`."""
+    """A row of a ledger as people see it: the roles by their common names, the rest in `columns`.
+
+    What the journal knows beyond the row, `result`, `stage` and `progress`, is there when one row is asked
+    for, and None in a list.
+    """
 
     id: Any
     kind: str
@@ -75,6 +81,21 @@ class Row:
     finished: datetime | None
     error: str | None
     columns: Mapping[str, Json]
+    tenant: Any = None
+    result: Json = None
+    stage: str | None = None
+    progress: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One hop of a row, as its journal tells it. `seq` is the order; `at` is for people."""
+
+    seq: int
+    at: datetime
+    prev: str | None
+    next: str
+    detail: Mapping[str, Json]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing import LiteralString
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from holdfast.engine import effects
-from holdfast.engine.ledger import Lane, Ledger, Order
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.roles import Lane, Order
 
 COMMA = SQL(", ")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
-from holdfast.engine.decide import BACKOFF, Backoff
+from holdfast.engine.backoff import BACKOFF, Backoff
 from holdfast.errors import InvalidInput
 from holdfast.runtime.context import Context, SyncContext
 

@@ -1,7 +1,8 @@
 """The lean, high-throughput queue: one table, no journal, and the words and columns of its users' own SQL."""
 
-from holdfast.engine.ledger import Attempts, Due, Idempotency, Lane, Ledger, TextError, Times
+from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Edge
+from holdfast.engine.roles import Attempts, Due, Idempotency, Lane, TextError, Times
 
 TASKS = Ledger(
     name="tasks",
