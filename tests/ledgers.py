@@ -1,8 +1,8 @@
 """The ledgers that the engine's tests run on, each with the table that it describes.
 
-`TASKS` is ours and has its table from the migrations. The others are users' tables: together they use every
-feature that a declaration has. `Sample` is a ledger with what a test must know to speak to it, told
-independently of the engine: which verbs are legal, what counts as a run, what the journal must say.
+`TASKS` and `JOB` are ours and have their tables from the migrations. The others are users' tables: together
+they use every feature that a declaration has. `Sample` is a ledger with what a test must know to speak
+to it, told independently of the engine: which verbs are legal, what counts as a run, what the journal says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.sql import SQL, Identifier
 
+from holdfast.apps.jobs.ledger import JOB
 from holdfast.apps.tasks.ledger import TASKS
 from holdfast.db import migrate
 from holdfast.engine.ledger import Ledger
@@ -509,6 +510,23 @@ ERRANDS_SAMPLE = Sample(
     },
     tenant=ORG,
 )
+JOB_SAMPLE = replace(
+    ERRANDS_SAMPLE,
+    ledger=JOB,
+    legal={
+        "enqueue": ((), "queued"),
+        "claim": (("queued", "failed"), "running"),
+        "finish": (("running",), "succeeded"),
+        "retry": (("running",), "failed"),
+        "exhaust": (("running",), "dead_letter"),
+        "reject": (("running",), "dead_letter"),
+        "snooze": (("running",), "queued"),
+        "release": (("running",), "queued"),
+        "lose": (("running",), "failed"),
+        "cancel": (("queued", "failed", "running"), "canceled"),
+        "requeue": (("dead_letter", "failed"), "queued"),
+    },
+)
 SYNCS_SAMPLE = Sample(
     ledger=SYNCS, legal=_legal(SYNCS), runs=10, steps={"claim": 1, "snooze": -1, "release": -1}
 )
@@ -516,9 +534,9 @@ PERMITS_SAMPLE = Sample(
     ledger=PERMITS, legal=_legal(PERMITS), kind=None, body={"applicant": "Ana", "floors": 3}
 )
 
-SAMPLES = (TASKS_SAMPLE, PARCELS_SAMPLE, ERRANDS_SAMPLE, SYNCS_SAMPLE, PERMITS_SAMPLE)
+SAMPLES = (TASKS_SAMPLE, JOB_SAMPLE, PARCELS_SAMPLE, ERRANDS_SAMPLE, SYNCS_SAMPLE, PERMITS_SAMPLE)
 DDL = (PARCELS_DDL, ERRANDS_DDL, SYNCS_DDL, PERMITS_DDL)
-TABLES = ("tasks", "workers", "parcels", "town.errand_event", "town.errand", "syncs", "office.permit")
+TABLES = ("tasks", "job", "workers", "parcels", "town.errand_event", "town.errand", "syncs", "office.permit")
 
 
 @contextmanager
@@ -545,10 +563,15 @@ def ledger_database(postgres: str) -> Iterator[Callable[[], str]]:
 
 
 def wipe(database: psycopg.Connection[Any]) -> None:
-    """Empties the tables of all samples: by DELETE, which is quicker than TRUNCATE while they are small."""
-    for table in (Identifier(*name.split(".")) for name in TABLES):
+    """Empties the tables of all samples: by DELETE, which is quicker than TRUNCATE while they are small.
+
+    The events of `job` cannot be truncated: they go with their jobs.
+    """
+    for name in TABLES:
+        table = Identifier(*name.split("."))
         many = database.execute(SQL("select true from {} offset 500 limit 1").format(table)).fetchone()
-        database.execute(SQL("truncate {} cascade" if many else "delete from {}").format(table))
+        truncates = many and name != "job"
+        database.execute(SQL("truncate {} cascade" if truncates else "delete from {}").format(table))
 
 
 def json_of(payload: str | None) -> Any:

@@ -3,19 +3,25 @@
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import LiteralString
+from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg.sql import SQL
 
-from holdfast import errors
-from holdfast.apps.tasks.ledger import TASKS
+from holdfast import Backoff, Ledger, Settings, errors
+from holdfast.apps.jobs.ledger import JOB
 from holdfast.db import settings
 from holdfast.engine.lifecycle import MEANING, mermaid
+from holdfast.platform import APPS
 
 ROOT = Path(__file__).parent.parent
+GUIDES = {"job": ROOT / "docs" / "jobs.md", "tasks": ROOT / "docs" / "tasks.md"}
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -23,18 +29,80 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_the_example_of_the_readme_runs_and_sends_one_mail(database_url: str, tmp_path: Path) -> None:
+def test_the_example_of_the_readme_runs_and_tells_what_happened(database_url: str, tmp_path: Path) -> None:
     (example,) = blocks(ROOT / "README.md", "python")
-    assert len([line for line in example.splitlines() if line.strip()]) <= 25
-    env = {**os.environ, "HOLDFAST_DATABASE_URL": database_url, "HOLDFAST_HOME": str(tmp_path)}
-    run = subprocess.run(
-        [sys.executable, "-c", example], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert run.returncode == 0, run.stderr
+    assert len([line for line in example.splitlines() if line.strip()]) <= 30
+    (printed,) = blocks(ROOT / "README.md", "text")
+    assert run("-c", example, url=database_url, folder=tmp_path) == printed
     with psycopg.connect(database_url) as conn:
-        assert conn.execute("select address from sent").fetchall() == [("ana@example.com",)]
-        assert conn.execute("select status, attempts from tasks").fetchall() == [("completed", 1)]
+        assert conn.execute("select status::text, attempt from job").fetchall() == [("succeeded", 0)]
         assert conn.execute("select count(*) from workers").fetchone() == (0,)
+
+
+def run(*command: str, url: str, folder: Path, code: int = 0) -> str:
+    env = {**os.environ, "HOLDFAST_DATABASE_URL": url, "HOLDFAST_HOME": str(folder)}
+    done = subprocess.run(
+        [sys.executable, *command], env=env, cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert code or "Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_the_guide_to_jobs_runs_as_it_is_written(database_url: str, tmp_path: Path) -> None:
+    """Every program of docs/jobs.md, in its order, and every statement; and the record is true afterwards."""
+    page = ROOT / "docs" / "jobs.md"
+    programs = {code.split()[1]: code for code in blocks(page, "python")}
+    assert list(programs) == ["shop.py", "enqueue.py", "people.py", "tenants.py"]
+    for name, code in programs.items():
+        (tmp_path / name).write_text(code)
+    add_by_hand, invoices, logins = blocks(page, "sql")
+    first_output = blocks(page, "text")[0]
+
+    def python(*command: str, code: int = 0, url: str = database_url) -> str:
+        return run(*command, url=url, folder=tmp_path, code=code)
+
+    def holdfast(*command: str, code: int = 0, url: str = database_url) -> str:
+        return python("-m", "holdfast.cli", *command, code=code, url=url)
+
+    with psycopg.connect(database_url, autocommit=True) as conn:
+
+        def statuses(where: LiteralString = "true") -> dict[str, int]:
+            counts = conn.execute(
+                SQL("select status::text, count(*) from job where {} group by 1").format(SQL(where))
+            )
+            return dict(counts.fetchall())
+
+        assert python("shop.py") == first_output
+        python("enqueue.py")
+        assert statuses("queue = 'paper' and max_attempts = 2 and backoff_policy = 'fixed'") == {"queued": 1}
+        assert statuses() == {"succeeded": 1, "queued": 12}
+        conn.execute(add_by_hand)
+        (command,) = re.findall(r"^holdfast (enqueue job .*)$", page.read_text(), re.MULTILINE)
+        holdfast(*shlex.split(command.replace("18}", "0}")))  # there is no such invoice
+        holdfast("worker", "--app", "shop:app", "--until-idle")
+        assert statuses() == {"succeeded": 13, "queued": 1, "dead_letter": 1}
+        assert python("people.py").endswith("1 requeued; canceled by ana\n")
+        conn.execute(invoices)
+        python("tenants.py")
+        assert conn.execute("select number from invoices").fetchall() == [(23,)]
+        assert "the record is true" in holdfast("job", "verify", "--all")
+
+        try:
+            conn.execute(logins)
+            holdfast("enqueue", "job", "invoice:print", "{}", "--tenant", str(UUID(int=7)))
+            worker = re.sub(r"//[^@]*@", "//shop_worker:change%20me@", database_url)
+            holdfast("worker", "--app", "shop:app", "--until-idle", url=worker)
+            server = re.sub(r"//[^@]*@", "//shop_server:change%20me%2C%20too@", database_url)
+            assert not holdfast("list", "job", url=server).splitlines()[1:]
+            python("tenants.py", code=1, url=server)  # it may enqueue, and work it may not
+            assert statuses("type = 'invoice:store'") == {"succeeded": 1, "queued": 1}
+        finally:
+            conn.execute("drop owned by shop_worker, shop_server; drop role shop_worker, shop_server")
+        conn.execute("update job set status = 'succeeded', finished_at = now() where status = 'canceled'")
+        assert "the row says succeeded, its events end in canceled" in holdfast(
+            "job", "verify", "--all", code=6
+        )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -44,9 +112,16 @@ def test_every_python_block_of_a_page_compiles(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading_in_it(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        name, _, heading = target.partition("#")
+        found = page.parent / name if name else page
+        assert found.exists(), f"{page.name}: {target}"
+        headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE) if heading else []
+        known = [re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings]
+        assert not heading or heading in known, f"{page.name}: {target}"
 
 
 def test_the_tests_named_by_the_promise_table_exist() -> None:
@@ -77,15 +152,31 @@ def test_every_error_is_documented_with_its_code_status_and_exit_code() -> None:
         assert f"| `{kind.__name__}` | {kind.code} | {kind.status} | {kind.exit_code} |" in page
 
 
-def test_the_diagram_of_tasks_is_drawn_from_its_edges() -> None:
-    (diagram,) = blocks(ROOT / "docs" / "tasks.md", "mermaid")
-    assert diagram == mermaid(TASKS.lifecycle)
+@pytest.mark.parametrize("ledger", APPS, ids=lambda ledger: ledger.name)
+def test_the_diagram_of_a_ledger_is_drawn_from_its_edges(ledger: Ledger) -> None:
+    (diagram,) = blocks(GUIDES[ledger.name], "mermaid")
+    assert diagram == mermaid(ledger.lifecycle)
 
 
-def test_every_column_of_tasks_is_documented() -> None:
-    page = (ROOT / "docs" / "tasks.md").read_text()
-    for _, column in TASKS.columns():
+@pytest.mark.parametrize("ledger", APPS, ids=lambda ledger: ledger.name)
+def test_every_column_of_a_ledger_is_documented(ledger: Ledger) -> None:
+    page = GUIDES[ledger.name].read_text()
+    for _, column in ledger.columns():
         assert re.search(rf"^\| .*\b{column}\b", page, re.MULTILINE), column
+
+
+def test_every_state_of_a_job_is_explained() -> None:
+    page = GUIDES["job"].read_text()
+    for state in JOB.states:
+        assert re.search(rf"^\| {state} \| \S", page, re.MULTILINE), state
+
+
+def test_the_waits_of_a_job_are_those_of_the_settings() -> None:
+    page = GUIDES["job"].read_text()
+    backoff = Backoff(base=Settings.job_backoff_base, cap=Settings.job_backoff_cap, jitter=0)
+    waits = [f"{backoff.delay(attempt, policy='exp'):g}" for attempt in range(7)]
+    assert f"| {', '.join(waits[:5])} s, each ± {Settings.job_backoff_jitter:.0%}".replace("%", " %") in page
+    assert f"further ones {waits[5]} s, then {waits[6]} s |" in page
 
 
 def test_versions_are_pinned_and_no_file_names_a_place_to_download_from() -> None:

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import random
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, get_args
+from uuid import UUID
 
 from holdfast import Backoff, Context, Fail, Holdfast, Item
 
 app = Holdfast()
 
 PEOPLE = ("ana", "bo", "chen", "dara", "emeka", "freja")
+# The same in every run, so that `holdfast list job --tenant …` can be tried.
+ORGANISATIONS = (
+    UUID("00000000-0000-4000-8000-00000000000a"),
+    UUID("00000000-0000-4000-8000-00000000000b"),
+    UUID("00000000-0000-4000-8000-00000000000c"),
+)
+StageName = Literal["extracting", "analyzing", "indexing"]
+STAGES: tuple[StageName, ...] = get_args(StageName)
+ONE_FAILS_OF = 6
+
+_numbers = itertools.count(1)  # of the jobs that were made
 
 
 @dataclass
@@ -41,6 +56,25 @@ class Charge:
 @dataclass
 class Delivery:
     url: str
+
+
+@dataclass
+class Process:
+    source: str = "drive://inbox"
+    fail_at_stage: StageName | None = None
+    seconds: float = 1.5
+
+
+@app.handler("mock_process", ledger="job", timeout=60, limit=2)
+async def mock_process(process: Process, ctx: Context) -> dict[str, str | int]:
+    """Goes through its stages and says so; where it is told to fail, it does, until no retry is left."""
+    for done, stage in enumerate(STAGES):
+        await ctx.progress(round(100 * done / len(STAGES)), stage)
+        await asyncio.sleep(max(0.0, process.seconds) / len(STAGES))
+        if stage == process.fail_at_stage:
+            raise RuntimeError(f"{process.source} failed while {stage}")
+    await ctx.progress(100)
+    return {"source": process.source, "stages": len(STAGES), "run": ctx.attempt}
 
 
 @app.handler("email:send", timeout=10)
@@ -85,8 +119,28 @@ def import_legacy() -> None:
     raise ValueError("line 7: not a date: 31.02.1999")
 
 
+def jobs(count: int) -> list[Item]:
+    """Some work for `job`: of several organisations, one in six bound to fail."""
+    return [_job(next(_numbers)) for _ in range(count)]
+
+
+def _job(number: int) -> Item:
+    source = f"drive://{_person()}"
+    # A file is processed once a minute, however often somebody asks.
+    key = f"{source} {datetime.now(UTC):%Y-%m-%d %H:%M}" if number % 3 == 0 else None
+    fails = random.choice(STAGES) if number % ONE_FAILS_OF == 2 else None  # noqa: S311
+    seconds = round(random.uniform(0.6, 3.0), 1)  # noqa: S311
+    return Item(
+        kind="mock_process",
+        payload=Process(source, fails, seconds),
+        tenant=ORGANISATIONS[number % len(ORGANISATIONS)],
+        priority=10 if number % 5 == 0 else 0,
+        key=key,
+    )
+
+
 def items(count: int) -> list[Item]:
-    """Some work, most of it harmless."""
+    """Some work for `tasks`, most of it harmless."""
     makers = (_email, _email, _email, _report, _image, _charge, _charge, _trouble)
     return [random.choice(makers)() for _ in range(count)]  # noqa: S311
 

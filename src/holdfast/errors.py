@@ -153,6 +153,17 @@ class ClaimLost(HoldfastError):
     exit_code = 5
 
 
+class NotAllowed(HoldfastError):
+    """not allowed: {message}
+
+    Nobody in particular asks (401), or somebody who may not (403).
+    """
+
+    code = "NOT_ALLOWED"
+    status = 403
+    exit_code = 7
+
+
 class MissingExtra(HoldfastError):
     """{what} needs the extra {extra!r}: pip install 'holdfast[{extra}]'"""
 

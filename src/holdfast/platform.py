@@ -7,26 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack
 
-from psycopg import AsyncConnection
-
+from holdfast.apps.jobs import tables as jobs_tables
+from holdfast.apps.jobs.ledger import JOB
+from holdfast.apps.tasks import tables as tasks_tables
 from holdfast.apps.tasks.ledger import TASKS
-from holdfast.apps.tasks.tables import tasks as tasks_table
-from holdfast.db import migrate
+from holdfast.db import migrate, queries
 from holdfast.db import settings as settings_module
 from holdfast.db.database import Database, open_database
-from holdfast.db.pool import current_schema
 from holdfast.db.settings import Settings
-from holdfast.engine.backoff import BACKOFF, Backoff
+from holdfast.engine import callers, reading, tenants
+from holdfast.engine.backoff import Backoff
 from holdfast.engine.intake import payload_text
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Connection, Store
-from holdfast.engine.values import Item, Receipt, Row
+from holdfast.engine.values import Count, Event, Filter, Item, Options, Page, Receipt, Row
 from holdfast.errors import InvalidInput, LedgerError, SchemaOutdated
 from holdfast.runtime.handlers import Handlers, Place, describe
 from holdfast.runtime.pump import Share
@@ -35,8 +34,9 @@ from holdfast.runtime.worker import Worker, stopping_on_signals
 log = logging.getLogger("holdfast")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-APPS: tuple[Ledger, ...] = (TASKS,)
-METADATA = tasks_table.metadata
+APPS: tuple[Ledger, ...] = (JOB, TASKS)
+TABLES = (jobs_tables.job, jobs_tables.job_event, tasks_tables.tasks)  # known to the one metadata of all
+METADATA = TABLES[0].metadata
 READ_ELSEWHERE = ("HOLDFAST_APP",)  # by the command line: no setting, and no slip of the pen
 
 
@@ -78,15 +78,15 @@ class Holdfast:
         *,
         ledger: str | None = None,
         timeout: float | None = None,
-        backoff: Backoff = BACKOFF,
+        backoff: Backoff | None = None,
         limit: int | None = None,
         place: Place | None = None,
     ) -> Callable[[Function], Function]:
         """Makes a function the handler of a kind of work, in one ledger or in all.
 
         The payload is read into the type of its first parameter. Sync functions run in threads, or with
-        place="process" in processes. `timeout` is in seconds; `limit` is what a row gets at enqueue when
-        the caller says nothing.
+        place="process" in processes. `timeout` is in seconds; `backoff` is how long bad runs wait, else the
+        ledger's own way; `limit` is what a row gets at enqueue when the caller says nothing.
         """
         if ledger is not None:
             self.store(ledger)
@@ -138,68 +138,186 @@ class Holdfast:
             raise InvalidInput(field="ledger", message=f"there is no ledger {ledger!r}: ledgers are {known}")
         return self.stores[ledger]
 
+    # -- enqueue -------------------------------------------------------------------------------------
+    # On `conn`, a connection of any library that docs/enqueue.md names, in the caller's transaction.
+
     async def enqueue(
         self,
         ledger: str,
         kind: str | None = None,
         payload: Any = None,
         *,
-        key: str | None = None,
-        priority: int | None = None,
-        delay: float | None = None,
-        run_at: datetime | None = None,
-        limit: int | None = None,
-        queue: str | None = None,
-        tenant: Any = None,
-        extras: Mapping[str, Any] | None = None,
         by: str | None = None,
-        conn: Connection | None = None,
+        conn: Any = None,
+        **options: Unpack[Options],
     ) -> Receipt:
         """Adds one row. On `conn` it joins the caller's transaction, else it is committed at once."""
-        item = Item(
-            kind=kind,
-            payload=payload,
-            key=key,
-            priority=priority,
-            delay=delay,
-            run_at=run_at,
-            limit=limit,
-            queue=queue,
-            tenant=tenant,
-            extras=extras or {},
-        )
-        item = self._fit(ledger, item)
-        if conn is not None:
-            await self._must_fit(conn)
-            return await self.store(ledger).enqueue(conn, item, by=by)
-        async with self.database.connection() as own:
-            return await self.store(ledger).enqueue(own, item, by=by)
+        item = self._fit(ledger, Item(kind=kind, payload=payload, **options))
+        async with self._on_any(conn) as here:
+            return await self.store(ledger).enqueue(here, item, by=by)
 
     async def enqueue_many(
-        self, ledger: str, items: Iterable[Item], *, by: str | None = None, conn: Connection | None = None
+        self, ledger: str, items: Iterable[Item], *, by: str | None = None, conn: Any = None
     ) -> list[Receipt]:
         """Adds many rows, all or none."""
-        fitted = [self._fit(ledger, item, f"items[{place}].") for place, item in enumerate(items)]
-        if conn is not None:
-            await self._must_fit(conn)
-            return await self.store(ledger).enqueue_many(conn, fitted, by=by)
-        async with self.database.connection() as own, own.transaction():
-            return await self.store(ledger).enqueue_many(own, fitted, by=by)
+        fitted = self._fit_all(ledger, items)
+        async with self._on_any(conn) as here:
+            return await self.store(ledger).enqueue_many(here, fitted, by=by)
 
-    async def _must_fit(self, conn: Connection) -> None:
+    def enqueue_sync(
+        self,
+        ledger: str,
+        kind: str | None = None,
+        payload: Any = None,
+        *,
+        conn: Any,
+        by: str | None = None,
+        **options: Unpack[Options],
+    ) -> Receipt:
+        """Adds one row on a connection that is not async. The app need not be open."""
+        item = self._fit(ledger, Item(kind=kind, payload=payload, **options))
+        callers.run_sync(conn, self._must_fit())
+        return self.store(ledger).enqueue_sync(conn, item, by=by)
+
+    def enqueue_many_sync(
+        self, ledger: str, items: Iterable[Item], *, conn: Any, by: str | None = None
+    ) -> list[Receipt]:
+        """Adds many rows, all or none, on a connection that is not async. The app need not be open."""
+        fitted = self._fit_all(ledger, items)
+        callers.run_sync(conn, self._must_fit())
+        return self.store(ledger).enqueue_many_sync(conn, fitted, by=by)
+
+    @asynccontextmanager
+    async def _on_any(self, conn: Any) -> AsyncGenerator[Any]:
+        if conn is None:
+            async with self.database.connection() as own:
+                yield own
+        else:
+            await callers.run(conn, self._must_fit())
+            yield conn
+
+    def _must_fit(self) -> callers.Steps[None]:
         """Refuses a caller's connection on which the row would go elsewhere, or nowhere."""
-        if not isinstance(conn, AsyncConnection):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput(field="conn", message="must be a psycopg AsyncConnection")
         wanted = self.settings.schema
-        if wanted is not None and (found := await current_schema(conn)) != wanted:
+        if wanted is None:
+            return
+        (row,) = yield callers.Query(queries.CURRENT_SCHEMA.encode())
+        if (found := row["current_schema"]) != wanted:
             raise InvalidInput(
                 field="conn", message=f"leads to the schema {found}, and HOLDFAST_SCHEMA is {wanted}"
             )
 
-    async def get(self, ledger: str, id: Any) -> Row:
-        """One row, or `NotFound`."""
-        async with self.database.connection() as conn:
-            return await self.store(ledger).get(conn, id)
+    def _fit_all(self, ledger: str, items: Iterable[Item]) -> list[Item]:
+        return [self._fit(ledger, item, f"items[{place}].") for place, item in enumerate(items)]
+
+    # -- looking and ordering ------------------------------------------------------------------------
+    # Each on `conn`, if given, in the caller's transaction. With `tenant`, others' rows are not found.
+
+    async def get(self, ledger: str, id: Any, *, tenant: Any = None, conn: Connection | None = None) -> Row:
+        """One row, with its result and how far it has come, or `NotFound`."""
+        async with self._on(conn) as here:
+            return await self.store(ledger).get(here, id, tenant=tenant)
+
+    async def find(
+        self,
+        ledger: str,
+        which: Filter | None = None,
+        *,
+        tenant: Any = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        conn: Connection | None = None,
+    ) -> Page:
+        """A page of rows, newest first. `cursor` is that of the page before."""
+        store = self.store(ledger)
+        which = reading.within(store.ledger, which or Filter(), tenant)
+        async with self._on(conn) as here:
+            return await store.find(here, which, limit=limit, cursor=cursor)
+
+    async def count(
+        self,
+        ledger: str,
+        which: Filter | None = None,
+        *,
+        tenant: Any = None,
+        conn: Connection | None = None,
+    ) -> list[Count]:
+        """How many rows there are, by state and kind."""
+        store = self.store(ledger)
+        which = reading.within(store.ledger, which or Filter(), tenant)
+        async with self._on(conn) as here:
+            return await store.count(here, which)
+
+    async def timeline(
+        self,
+        ledger: str,
+        id: Any,
+        *,
+        tenant: Any = None,
+        after: int = 0,
+        limit: int = 1000,
+        conn: Connection | None = None,
+    ) -> list[Event]:
+        """What happened to a row, in its order, from the event after `after`; or `NotFound`."""
+        async with self._on(conn) as here:
+            return await self.store(ledger).timeline(here, id, tenant=tenant, after=after, limit=limit)
+
+    async def cancel(
+        self,
+        ledger: str,
+        which: Any,
+        *,
+        tenant: Any = None,
+        by: str | None = None,
+        conn: Connection | None = None,
+    ) -> int:
+        """Calls off one row by its id, or all that a `Filter` means; answers how many."""
+        return await self._order("cancel", ledger, which, tenant, by, conn)
+
+    async def requeue(
+        self,
+        ledger: str,
+        which: Any,
+        *,
+        tenant: Any = None,
+        by: str | None = None,
+        conn: Connection | None = None,
+    ) -> int:
+        """Lets one row that ended badly run again, or all that a `Filter` means; answers how many."""
+        return await self._order("requeue", ledger, which, tenant, by, conn)
+
+    async def _order(
+        self,
+        verb: Literal["cancel", "requeue"],
+        ledger: str,
+        which: Any,
+        tenant: Any,
+        by: str | None,
+        conn: Connection | None,
+    ) -> int:
+        store = self.store(ledger)
+        async with self._on(conn) as here:
+            if isinstance(which, Filter):
+                many = store.cancel_where if verb == "cancel" else store.requeue_where
+                return await many(here, reading.within(store.ledger, which, tenant), by=by)
+            one = store.cancel if verb == "cancel" else store.requeue
+            await one(here, which, tenant=tenant, by=by)
+            return 1
+
+    @asynccontextmanager
+    async def as_tenant(self, tenant: Any, ledger: str = "job") -> AsyncGenerator[Connection]:
+        """A connection whose transaction the database itself confines to one tenant.
+
+        What is done on it is committed at the end of the `async with`. The role's own policies decide what
+        may be seen: not our SQL, and not the caller's.
+        """
+        declared = self.store(ledger).ledger
+        async with self.database.connection() as conn, conn.transaction():
+            await tenants.confine(conn, declared, tenant)
+            yield conn
+
+    def _on(self, conn: Connection | None) -> AbstractAsyncContextManager[Connection]:
+        return self.database.connection() if conn is None else nullcontext(conn)
 
     def _fit(self, ledger: str, item: Item, where: str = "") -> Item:
         return fit(self.store(ledger).ledger, self.handlers, item, where)
@@ -222,10 +340,20 @@ class Holdfast:
                 concurrency=self._concurrency(name, concurrency),
                 kinds=None if kinds is None else tuple(kinds),
                 queues=tuple(queues),
+                backoff=self._backoff(name),
             )
             for name in dict.fromkeys(ledgers or self.stores)  # named twice, it is served once
         ]
         return Worker(self.database, shares, self.handlers, stores=list(self.stores.values()))
+
+    def _backoff(self, ledger: str) -> Backoff | None:
+        """How long bad runs wait, where a setting decides; None leaves it to the ledger."""
+        if ledger != JOB.name:
+            return None
+        settings = self.settings
+        return Backoff(
+            base=settings.job_backoff_base, cap=settings.job_backoff_cap, jitter=settings.job_backoff_jitter
+        )
 
     def _concurrency(self, ledger: str, given: Mapping[str, int] | int | None) -> int:
         number = given.get(ledger) if isinstance(given, Mapping) else given
@@ -246,6 +374,9 @@ class Holdfast:
 
 def fit(ledger: Ledger, handlers: Handlers, item: Item, where: str = "") -> Item:
     """The item as its handler wants it: defaults filled in, the payload's shape checked where it is known."""
+    if not isinstance(item, Item):  # pyright: ignore[reportUnnecessaryIsInstance]
+        message = f"must be an Item, not {type(item).__name__}"
+        raise InvalidInput(field=where.removesuffix(".") or "item", message=message)
     handler = handlers.find(ledger.name, item.kind or ledger.name)
     if handler is None:
         return item

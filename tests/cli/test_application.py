@@ -67,7 +67,7 @@ def test_an_error_of_ours_at_import_speaks_for_itself(folder: Path) -> None:
     (folder / "faulty.py").write_text(
         "from holdfast import Holdfast\nfrom holdfast.platform import APPS\nHoldfast(ledgers=APPS)"
     )
-    with pytest.raises(LedgerError, match="there is a ledger 'tasks' already"):
+    with pytest.raises(LedgerError, match="there is a ledger 'job' already"):
         find("faulty:app")
 
 

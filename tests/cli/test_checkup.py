@@ -8,6 +8,7 @@ from cli.kit import Query, Run
 def test_doctor_finds_our_own_tables_healthy(holdfast: Run) -> None:
     done = holdfast("doctor")
     assert (done.code, done.err) == (0, "")
+    assert "job: healthy" in done.out
     assert "tasks: healthy" in done.out
     assert holdfast("doctor", "tasks", "--sql").out == ""
 
@@ -16,7 +17,8 @@ def test_doctor_tells_what_is_missing_and_its_sql_mends_it(holdfast: Run, query:
     query("drop index idx_tasks_due_retry")
     told = holdfast("doctor", "--json")
     assert told.code == 1
-    (diagnosis,) = told.data
+    healthy, diagnosis = told.data
+    assert (healthy["ledger"], healthy["findings"][0]["severity"]) == ("job", "fine")
     assert (diagnosis["ledger"], diagnosis["healthy"]) == ("tasks", False)
     assert "missing" in [finding["severity"] for finding in diagnosis["findings"]]
     assert {"lane": "retry", "served": False}.items() <= {

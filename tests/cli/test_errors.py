@@ -38,7 +38,10 @@ WRONG_INPUT: dict[str, tuple[tuple[str, ...], str]] = {
     "a time that is none": ((*MAIL, "--run-at", "tomorrow"), "run_at: must be a time like"),
     "a queue where there is none": ((*MAIL, "--queue", "q"), "queue: tasks has no queues"),
     "a column that is unknown": ((*MAIL, "--column", "colour=red"), "colour: is not a column"),
-    "a ledger that is unknown": (("enqueue", "jobs", "mail"), "there is no ledger 'jobs': ledgers are tasks"),
+    "a ledger that is unknown": (
+        ("enqueue", "jobs", "mail"),
+        "there is no ledger 'jobs': ledgers are job, tasks",
+    ),
     "a state that is unknown": (("cancel", "tasks", "--state", "lost", "--yes"), "tasks has no state 'lost'"),
     "an id that is no UUID": (("show", "tasks", "17"), "'17' is not a UUID"),
     "a cursor that is none": (("list", "tasks", "--cursor", "x"), "cursor: is not one"),

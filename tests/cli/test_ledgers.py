@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cli.kit import COMMAND, Run
+from holdfast.apps.tasks.ledger import TASKS
 from holdfast.engine.lifecycle import mermaid
 from holdfast.platform import APPS
 
@@ -32,7 +33,7 @@ def test_ledger_show_tells_roles_lanes_and_edges(holdfast: Run) -> None:
 
 
 def test_ledger_diagram_prints_the_lifecycle_for_mermaid(holdfast: Run) -> None:
-    diagram = mermaid(APPS[0].lifecycle)
+    diagram = mermaid(TASKS.lifecycle)
     assert holdfast("ledger", "diagram", "tasks", bare=True).out == diagram
     told = holdfast("ledger", "diagram", "tasks", "--json", bare=True).data
     assert told == {"ledger": "tasks", "mermaid": diagram}

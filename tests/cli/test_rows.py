@@ -6,6 +6,8 @@ import json
 import re
 from uuid import UUID, uuid4
 
+import pytest
+
 from cli.kit import Query, Run
 
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -63,6 +65,24 @@ def test_list_shows_rows_in_pages_newest_first(holdfast: Run, query: Query) -> N
     assert ISO.fullmatch(page["rows"][0]["created"])
 
 
+def test_list_goes_on_from_page_to_page_until_it_has_what_was_asked_for(holdfast: Run, query: Query) -> None:
+    query(
+        "insert into tasks (type, created_at) "
+        "select 'k' || n, now() - make_interval(secs => n) from generate_series(1, 230) as n"
+    )
+    page = holdfast("list", "tasks", "--limit", "210", "--json").data
+    rest = holdfast("list", "tasks", "--limit", "1000", "--cursor", page["cursor"], "--json").data
+    assert [row["kind"] for row in page["rows"] + rest["rows"]] == [f"k{n}" for n in range(1, 231)]
+    assert (len(page["rows"]), rest["cursor"]) == (210, None)
+    assert holdfast("list", "tasks", "--limit", "230", "--json").data["cursor"] is None
+
+
+@pytest.mark.parametrize("limit", ["0", "1001"])
+def test_a_limit_outside_of_one_to_a_thousand_is_refused(holdfast: Run, limit: str) -> None:
+    done = holdfast("list", "tasks", "--limit", limit)
+    assert (done.code, done.err) == (2, f"holdfast: limit: must lie between 1 and 1000, not {limit}\n")
+
+
 def test_list_is_a_plain_table_when_nobody_looks(holdfast: Run, query: Query) -> None:
     query(ENDED + "('other', 'failed', 1, now(), 'boom [bold]\x1b[2J' || repeat('!', 300))")
     query("insert into tasks (type) values ('k')")
@@ -100,6 +120,59 @@ def test_show_tells_everything_of_a_row(holdfast: Run, query: Query) -> None:
         told["created"][:19],
     ):
         assert words in shown.out
+
+
+JOB = "01a1e242-ae29-70ca-8be5-05fbbe85cef8"
+ORG = "00000000-0000-4000-8000-00000000000a"
+
+
+def test_list_tells_the_retries_of_a_job_and_when_it_is_due_if_it_was_put_off(
+    holdfast: Run, query: Query
+) -> None:
+    query(f"insert into job (org_id, type) values ('{ORG}', 'now')")
+    query(f"insert into job (org_id, type, run_at) values ('{ORG}', 'later', '2999-01-31T12:00:00Z')")
+    done = holdfast("list", "job", "--tenant", ORG)
+    heading, *rows = done.out.splitlines()
+    assert heading.split() == ["ID", "KIND", "STATE", "RETRIES", "CREATED", "NOTE"]
+    told = {row.split()[1]: row.split()[3:4] + row.split()[5:] for row in rows}
+    assert told == {"now": ["0/5"], "later": ["0/5", "due", "2999-01-31T12:00:00Z"]}
+
+
+def test_show_tells_everything_of_a_job(holdfast: Run, query: Query) -> None:
+    query(
+        "insert into job (id, org_id, type, status, requested_by, idempotency_key, last_error_code, "
+        "last_error_message, payload) "
+        "values (%s, %s, 'a', 'running', 'ana', 'k-1', 'TIMEOUT', 'too slow', '{\"page\": 7}')",
+        JOB,
+        ORG,
+    )
+    query(
+        "insert into job_event (job_id, next_status, detail_json) "
+        'values (%s, \'running\', \'{"stage": "indexing", "progress": 66.5}\')',
+        JOB,
+    )
+    shown = holdfast("show", "job", JOB).out
+    facts = dict(re.findall(r"^(\w+) +(\S.*)$", shown, re.MULTILINE))
+    assert (facts["tenant"], facts["stage"], facts["progress"]) == (ORG, "indexing", "66.5 %")
+    assert (facts["attempts"], facts["error"]) == ("0/5 retries", "TIMEOUT: too slow")
+    assert (facts["requested_by"], facts["backoff_policy"], facts["queue"]) == ("ana", "exp", "default")
+    assert (facts["idempotency_key"], facts["allowed"]) == ("k-1", "cancel")
+    assert not {"org_id", "type", "status", "run_at", "last_error_code", "last_error_message"} & set(facts)
+    assert 'payload\n{\n  "page": 7\n}' in shown
+    query("update job set status = 'succeeded', finished_at = now()")
+    query(
+        "insert into job_event (job_id, next_status, detail_json) "
+        "values (%s, 'succeeded', '{\"result\": [1, 2]}')",
+        JOB,
+    )
+    assert holdfast("show", "job", JOB).out.endswith("result\n[\n  1,\n  2\n]\n")
+    told = holdfast("show", "job", JOB, "--json").data
+    assert (told["tenant"], told["result"], told["stage"], told["progress"]) == (
+        ORG,
+        [1, 2],
+        "indexing",
+        66.5,
+    )
 
 
 def test_cancel_calls_rows_off_one_by_one(holdfast: Run, query: Query) -> None:

@@ -18,7 +18,10 @@ import pytest
 
 from cli.kit import COMMAND, Query, Run, Start
 from conftest import Eventually, make_home, remove_home
+from holdfast import demo
+from holdfast.cli.up import DEMO
 from holdfast.db import embedded
+from holdfast.demo import ORGANISATIONS
 
 
 @pytest.fixture
@@ -30,18 +33,48 @@ def home() -> Iterator[Path]:
 
 
 def test_up_runs_on_an_embedded_server_and_stops_it_again(holdfast: Run, home: Path) -> None:
-    done = holdfast("up", "--for", "5", bare=True, env={"HOLDFAST_HOME": str(home)})
+    done = holdfast("up", "--for", "8", bare=True, env={"HOLDFAST_HOME": str(home)})
     assert (done.code, done.err) == (0, "")
-    intro = done.out.splitlines()[:5]
+    intro = done.out.splitlines()[:10]
     assert "is running: a worker with the handlers of holdfast.demo:app" in intro[0]
     assert "`holdfast db url`" in intro[1]
     assert str(home / "postgres") in intro[2] or "/var/lib/holdfast" in intro[2]
     assert "Ctrl-C" in intro[4]
+    for command in ("list job", "show job ID", "job timeline ID", "requeue job ID"):
+        assert any(line.startswith(f"  holdfast {command}  ") for line in intro[6:])
     assert re.search(r"^\S+Z tasks \S+ email:send completed", done.out, re.MULTILINE)
-    assert re.search(r"^tasks: .* · \d+\.\d/s · \d workers?$", done.out, re.MULTILINE)
+    assert re.search(r"^\S+Z job \S+ mock_process succeeded", done.out, re.MULTILINE)
+    assert re.search(r"^job: .*; tasks: .* · \d+\.\d/s · \d workers?$", done.out, re.MULTILINE)
     assert done.out.splitlines()[-1] == "stopped, and PostgreSQL with it; the data stays"
     assert not embedded.status(home).running
-    assert "works for tasks" in (home / "holdfast.log").read_text()
+    assert "works for job, tasks" in (home / "holdfast.log").read_text()
+
+
+def test_a_demo_job_goes_through_its_stages_or_fails_where_it_is_told_to(
+    holdfast: Run, start: Start, query: Query, eventually: Eventually
+) -> None:
+    for stage in ("null", '"analyzing"'):
+        payload = f'{{"source": "drive://bo", "fail_at_stage": {stage}, "seconds": 0.1}}'
+        done = holdfast(
+            "enqueue", "job", "mock_process", payload, "--tenant", str(ORGANISATIONS[0]), "--app", DEMO
+        )
+        assert done.code == 0
+    start("worker", "--app", DEMO, env={"HOLDFAST_JOB_BACKOFF_BASE": "50ms"})
+    eventually(lambda: query("select 1 from job having bool_and(finished_at is not null)"))
+    ended = dict(query("select status::text, id::text from job"))
+    told = holdfast("show", "job", ended["succeeded"], "--json").data
+    assert (told["stage"], told["progress"], told["result"]["stages"]) == ("indexing", 100, 3)
+    told = holdfast("show", "job", ended["dead_letter"], "--json").data
+    assert (told["stage"], told["progress"], told["attempts"]) == ("analyzing", 33, 2)
+    assert "drive://bo failed while analyzing" in told["error"]
+
+
+def test_demo_jobs_are_of_several_organisations_and_some_must_fail() -> None:
+    some = demo.jobs(12)
+    assert {item.tenant for item in some} == set(ORGANISATIONS)
+    assert sum(item.payload.fail_at_stage is not None for item in some) == 2
+    assert {item.priority for item in some} == {0, 10}
+    assert sum(item.key is not None for item in some) == 4
 
 
 def test_a_terminal_gets_one_screen_that_is_redrawn_in_place(
@@ -51,6 +84,12 @@ def test_a_terminal_gets_one_screen_that_is_redrawn_in_place(
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     settings = environment | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
     query("insert into tasks (type, status, completed_at) values ('odd\x1b[2J', 'failed', now())")
+    query(
+        "with held as (insert into job (org_id, type, status, worker_id, started_at) "
+        "values (gen_random_uuid(), 'mine', 'running', 'somebody', now()) returning id) "
+        "insert into job_event (job_id, next_status, detail_json) "
+        """select id, 'running', '{"stage": "indexing", "progress": 66}' from held"""
+    )
     process = subprocess.Popen(
         [*COMMAND, "up", "--for", "2"], stdin=theirs, stdout=theirs, stderr=theirs, env=settings, cwd=folder
     )
@@ -61,7 +100,16 @@ def test_a_terminal_gets_one_screen_that_is_redrawn_in_place(
             printed += part
     assert process.wait(30) == 0
     text = printed.decode()
-    for words in ("Ledgers", "At work", "Last finished", "Workers", "finished/s", "odd\\x1b[2J"):
+    for words in (
+        "Ledgers",
+        "indexing  66 %",
+        "list job",
+        "At work",
+        "Last finished",
+        "Workers",
+        "finished/s",
+        "odd\\x1b[2J",
+    ):
         assert words in text
     assert text.count("Holdfast ") == 1
     assert "works for" not in text  # that is in the log

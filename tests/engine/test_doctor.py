@@ -293,7 +293,7 @@ async def test_states_that_nobody_declared_are_seen_in_a_sample_of_the_rows(parc
 
 # -- journal, zone, version ------------------------------------------------------------------------------
 
-JOURNAL = Journal("task_event", row="task_id", at="at", prev="prev", next="next", detail="detail")
+JOURNAL = Journal("task_event", row="task_id", seq="seq", at="at", prev="prev", next="next", detail="detail")
 JOURNALLED = replace(
     TASKS,
     journal=JOURNAL,
@@ -314,14 +314,28 @@ async def test_a_journal_with_columns_that_do_not_fit_is_mended(conn: Connection
         "create table task_event"
         " (task_id uuid, at timestamptz, prev text not null, next text, who text not null)"
     )
+    await conn.execute("create index on task_event (task_id)")
     found = await broken(conn, ledger=JOURNALLED)
     assert [finding.what.split(" (")[0] for finding in found] == [
+        "the column seq",
         "the column at",
         "the column prev",
         "the column detail",
         "the column who is NOT NULL without a default, and no enqueue fills it: give it a default, declare it"
         " among `extras` or the payload, or let it be NULL",
     ]
+
+
+async def test_a_journal_whose_events_are_not_counted_is_mended(conn: Connection) -> None:
+    await conn.execute(
+        "create table task_event (task_id uuid, seq bigint, at timestamp, prev text, next text, detail jsonb)"
+    )
+    uncounted, unsearchable = await broken(conn, ledger=JOURNALLED)
+    assert "does not count by itself" in uncounted.what
+    assert unsearchable.what == "the journal task_event has no index on task_id"
+    await Store(JOURNALLED).enqueue(conn, Item(kind="a"))
+    cursor = await conn.execute("select seq from task_event")
+    assert await cursor.fetchone() == (1,)
 
 
 async def test_a_default_zone_that_is_not_utc_is_warned_of_when_times_have_no_zone(

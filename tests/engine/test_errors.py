@@ -43,6 +43,7 @@ EXAMPLES: list[tuple[type[HoldfastError], dict[str, Any], str]] = [
         {"what": "tasks", "id": 5, "fence": 7},
         "the claim on tasks 5 is gone (fence 7): nothing was written",
     ),
+    (errors.NotAllowed, {"message": "no org_id is given"}, "not allowed: no org_id is given"),
     (
         errors.MissingExtra,
         {"what": "the server", "extra": "embedded"},
@@ -64,7 +65,7 @@ def test_codes_are_unique_and_never_inherited() -> None:
     kinds = [kind for kind in tree() if kind is not errors.Problems]
     assert len({kind.code for kind in kinds}) == len(kinds)
     assert all("code" in vars(kind) for kind in kinds)
-    assert all(400 <= kind.status < 600 and 1 <= kind.exit_code <= 5 for kind in kinds)
+    assert all(400 <= kind.status < 600 and 1 <= kind.exit_code <= 7 for kind in kinds)
 
 
 @pytest.mark.parametrize(("kind", "fields", "message"), EXAMPLES, ids=[kind.code for kind, _, _ in EXAMPLES])

@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
-from ledgers import ERRANDS, PARCELS, TASKS
+from ledgers import ERRANDS, JOB, PARCELS, TASKS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SOURCE = Path(holdfast.__file__).parent
@@ -42,12 +42,16 @@ def statements(ledger: Ledger) -> Iterator[tuple[str, bytes | None]]:
         yield f"{verb}, by the worker", statement
     for verb, statement in sql.orders.items():
         yield f"{verb}, by a person", statement
+    for verb, statement in sql.own_orders.items():
+        yield f"{verb}, by a person of one tenant", statement
     yield "progress", sql.progress
     yield "heartbeat", sql.still_held
     yield "held by workers that are gone", sql.held_by
     yield "orphans", sql.orphans
     yield "leases run out", sql.expired if ledger.lease else None
-    yield "get", sql.rows(("id",))
+    yield "get", sql.row(("id",))
+    yield "timeline", sql.events
+    yield "verify, a page of rows with their events", sql.verify(("after_key",)) if ledger.journal else None
     yield "find, by state and kind, after a page", sql.rows(("states", "kind", "cursor"))
     yield "keys, for an order by a filter", sql.keys(("states", "owner", "after_key"))
     yield "count, since a time", sql.counts(("created_after",))
@@ -61,7 +65,7 @@ def golden(ledger: Ledger) -> str:
     return "\n".join(parts)
 
 
-@pytest.mark.parametrize("ledger", [TASKS, PARCELS, ERRANDS], ids=lambda ledger: ledger.name)
+@pytest.mark.parametrize("ledger", [TASKS, JOB, PARCELS, ERRANDS], ids=lambda ledger: ledger.name)
 def test_the_compiled_sql_is_the_committed_one(ledger: Ledger) -> None:
     file = GOLDEN / f"{ledger.name}.sql"
     if os.environ.get("HOLDFAST_GOLDEN") == "write":
@@ -83,6 +87,8 @@ ROOMS = re.compile(r"(^|/)(sql|queries|tables)\.py$|^db/migrations/|^db/(migrate
 
 
 # In a room of SQL every mention counts; elsewhere the schema as a name, or before a table's.
+# Two things are meant: the old table that a migration replaces, and everybody as a role.
+MEANT = re.compile(r"'public'|\bpublic\.jobs\b|from public'")
 PUBLIC = {True: re.compile(r"(?i)\bpublic\b"), False: re.compile(r'(?i)^"?public"?$|\bpublic"?\.')}
 
 
@@ -137,6 +143,6 @@ def test_no_sql_names_the_public_schema() -> None:
         f"{name}:{line}: {text.strip()[:60]}"
         for name in modules()
         for line, text in texts(SOURCE / name)
-        if PUBLIC[bool(ROOMS.search(name))].search(text)
+        if PUBLIC[bool(ROOMS.search(name))].search(MEANT.sub("", text) if "0002" in name else text)
     ]
     assert found == []

@@ -9,15 +9,18 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import asyncpg
 import msgspec
 import pydantic
 import pytest
 
 from holdfast.engine import intake
+from holdfast.engine.roles import Column
 from holdfast.engine.values import Filter, Item
 from holdfast.errors import IllegalEdge, InvalidInput, NotFound
 from ledgers import (
     ERRANDS_SAMPLE,
+    JOB_SAMPLE,
     NOW,
     PARCELS_SAMPLE,
     PERMITS_SAMPLE,
@@ -46,11 +49,15 @@ def deep(levels: int) -> list[Any]:
     return found
 
 
+EAST, WEST = timezone(timedelta(hours=9)), timezone(timedelta(hours=-9))
+
 # (what is wrong, the field that the error names, the item)
 BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("type missing", "type", {"kind": None}),
     ("type empty", "type", {"kind": ""}),
     ("type blank", "type", {"kind": " \t\n"}),
+    ("type with a blank before it", "type", {"kind": " mail"}),
+    ("type with a line break after it", "type", {"kind": "mail\n"}),
     ("type with U+0000", "type", {"kind": "a\x00b"}),
     ("type with half a surrogate", "type", {"kind": "a\ud800"}),
     ("type not a text", "type", {"kind": 5}),
@@ -82,8 +89,12 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("delay infinite", "delay", {"delay": float("inf")}),
     ("delay beyond what a time can hold", "delay", {"delay": 1e300}),
     ("delay not a number", "delay", {"delay": "5"}),
+    ("delay a truth value", "delay", {"delay": True}),
     ("run_at without a zone", "run_at", {"run_at": datetime(2030, 1, 1)}),  # noqa: DTZ001
     ("run_at not a time", "run_at", {"run_at": "2030-01-01T00:00:00Z"}),
+    ("run_at after the year 9999", "run_at", {"run_at": datetime.max.replace(tzinfo=WEST)}),
+    ("run_at before the year 1", "run_at", {"run_at": datetime.min.replace(tzinfo=EAST)}),
+    ("a backoff where there is none", "backoff", {"backoff": "exp"}),
     ("a queue where there are none", "queue", {"queue": "x"}),
     ("a tenant where there are none", "tenant", {"tenant": "x"}),
     ("a column that nobody declared", "worker_id", {"extras": {"worker_id": "me"}}),
@@ -134,6 +145,155 @@ async def test_what_a_ledger_has_no_place_for_is_refused_and_writes_nothing(
     assert refused.value.field.removeprefix("items[1].") == field
     assert await sample.rows(conn) == {}
     assert await sample.told(conn) == []
+
+
+# The same for `job`, whose columns have lengths and words of their own.
+BAD_JOB: list[tuple[str, str, dict[str, Any]]] = [
+    ("type missing", "type", {"kind": None}),
+    ("type empty", "type", {"kind": ""}),
+    ("type over 100 characters", "type", {"kind": "x" * 101}),
+    ("org_id missing", "org_id", {"tenant": None}),
+    ("org_id not a UUID", "org_id", {"tenant": "acme"}),
+    ("idempotency_key empty", "idempotency_key", {"key": ""}),
+    ("idempotency_key over 255 characters", "idempotency_key", {"key": "é" * 256}),
+    ("max_attempts below 0", "max_attempts", {"limit": -1}),
+    ("max_attempts outside int4", "max_attempts", {"limit": 2**31}),
+    ("priority outside int4", "priority", {"priority": 2**31}),
+    ("backoff_policy unknown", "backoff_policy", {"backoff": "linear"}),
+    ("backoff_policy in capitals", "backoff_policy", {"backoff": "EXP"}),
+    ("backoff_policy not a word", "backoff_policy", {"backoff": ["exp"]}),
+    ("queue empty", "queue", {"queue": ""}),
+    ("queue blank", "queue", {"queue": " \u2003"}),
+    ("run_at without a zone", "run_at", {"run_at": datetime(2030, 1, 1)}),  # noqa: DTZ001
+    ("payload not JSON", "payload", {"payload": object()}),
+    ("payload above 1 MiB", "payload", {"payload": "x" * 1024 * 1024}),
+    ("requested_by among the extras", "requested_by", {"extras": {"requested_by": "ana"}}),
+    ("worker_id among the extras", "worker_id", {"extras": {"worker_id": "w"}}),
+]
+
+
+@pytest.mark.parametrize(("field", "bad"), [case[1:] for case in BAD_JOB], ids=[case[0] for case in BAD_JOB])
+async def test_a_bad_job_is_refused_by_name_and_writes_nothing(
+    conn: Connection, field: str, bad: dict[str, Any]
+) -> None:
+    """The table "Bad input": alone and, with its place, as one of a bulk of which nothing is written."""
+    store = JOB_SAMPLE.store()
+    with pytest.raises(InvalidInput) as refused:
+        await store.enqueue(conn, JOB_SAMPLE.item(**bad))
+    assert refused.value.field == field
+    with pytest.raises(InvalidInput) as refused:
+        await store.enqueue_many(conn, [JOB_SAMPLE.item(key="good"), JOB_SAMPLE.item(**bad)])
+    assert refused.value.field == f"items[1].{field}"
+    assert await JOB_SAMPLE.rows(conn) == {}
+    assert await JOB_SAMPLE.told(conn) == []
+
+
+@pytest.mark.parametrize("by", ["x" * 256, "ana\x00", "\ud800", 5])
+async def test_who_asked_is_refused_where_it_does_not_fit_its_column(conn: Connection, by: Any) -> None:
+    """The table "Bad input": requested_by is never cut."""
+    for enqueue, what in (
+        (JOB_SAMPLE.store().enqueue, JOB_SAMPLE.item()),
+        (JOB_SAMPLE.store().enqueue_many, [JOB_SAMPLE.item()]),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            await enqueue(conn, what, by=by)
+        assert refused.value.field == "requested_by"
+    assert await JOB_SAMPLE.rows(conn) == {}
+
+
+async def test_a_text_that_is_too_long_is_told_its_length_and_the_limit(conn: Connection) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await JOB_SAMPLE.store().enqueue(conn, JOB_SAMPLE.item(kind="x" * 120))
+    assert str(refused.value) == "type: must have at most 100 characters, and has 120"
+
+
+async def test_the_longest_texts_that_are_allowed_are_stored(conn: Connection) -> None:
+    """Counted in characters, as PostgreSQL counts them."""
+    item = JOB_SAMPLE.item(kind="é" * 100, key="\U0001f600" * 255, queue="q" * 5000)
+    receipt = await JOB_SAMPLE.store().enqueue(conn, item, by="é" * 255)
+    row = await JOB_SAMPLE.row(conn, receipt.id)
+    assert (row["type"], row["idempotency_key"]) == (item.kind, item.key)
+    assert (row["requested_by"], row["queue"]) == ("é" * 255, item.queue)
+
+
+async def test_the_first_and_the_last_moment_are_stored(conn: Connection) -> None:
+    """J-7."""
+    store = JOB_SAMPLE.store()
+    for moment in (datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)):
+        receipt = await store.enqueue(conn, JOB_SAMPLE.item(run_at=moment))
+        assert (await store.get(conn, receipt.id)).due == moment
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "demo"}, None, "demo", ("demo", 1)])
+async def test_what_is_no_item_is_refused_with_its_place(conn: Connection, wrong: Any) -> None:
+    store = TASKS_SAMPLE.store()
+    for verb in (store.enqueue_many, store.copy):
+        with pytest.raises(InvalidInput) as refused:
+            await verb(conn, [TASKS_SAMPLE.item(), wrong])
+        assert refused.value.field == "items[1]"
+    assert await TASKS_SAMPLE.rows(conn) == {}
+
+
+# -- further columns -------------------------------------------------------------------------------------
+
+
+def errands(**changes: Any) -> Sample:
+    return dataclasses.replace(ERRANDS_SAMPLE, ledger=dataclasses.replace(ERRANDS_SAMPLE.ledger, **changes))
+
+
+@pytest.mark.parametrize(
+    ("sample", "value", "said"),
+    [
+        (
+            errands(extras=(Column("requested_by", "text", choices=("ana", "ben")),)),
+            "cleo",
+            "must be one of ana, ben, not 'cleo'",
+        ),
+        (errands(lengths={"requested_by": 3}), "cleo", "must have at most 3 characters, and has 4"),
+        (errands(), object, "<class 'object'> is nothing that PostgreSQL can store"),
+    ],
+    ids=["a word that is not a choice", "too long a text", "no value at all"],
+)
+async def test_a_further_column_takes_only_what_its_declaration_says(
+    conn: Connection, sample: Sample, value: Any, said: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await sample.store().enqueue(conn, sample.item(extras={"requested_by": value}))
+    assert str(refused.value) == f"requested_by: {said}"
+    receipt = await sample.store().enqueue(conn, sample.item(extras={"requested_by": "ana"}))
+    assert (await sample.row(conn, receipt.id))["requested_by"] == "ana"
+
+
+async def test_a_column_with_a_length_in_its_type_refuses_a_text_and_does_not_cut_it(
+    conn: Connection,
+) -> None:
+    sample = errands(extras=(Column("requested_by", "varchar(255)"),))
+    with pytest.raises(InvalidInput, match="too long"):
+        await sample.store().enqueue(conn, sample.item(extras={"requested_by": "x" * 256}))
+
+
+PLACES: list[tuple[str, str, Any, Any]] = [
+    ("date", "drawn_on", date(2030, 1, 31), "2030-01-31"),
+    ("date", "drawn_on", "2030-01-31", "2030-01-31"),
+    ("integer", "floors", "3", 3),
+    ("text", "applicant", uuid.UUID(int=5), str(uuid.UUID(int=5)).replace("-", "")),
+    ("text", "applicant", Decimal("1.10"), "1.10"),
+    ("text", "applicant", True, "t"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value", "stored"), PLACES)
+async def test_a_further_column_is_filled_alike_by_every_library(
+    conn: Connection, database_url: str, kind: str, name: str, value: Any, stored: Any
+) -> None:
+    payload = tuple(column for column in PERMITS_SAMPLE.ledger.payload if column != name)
+    ledger = dataclasses.replace(PERMITS_SAMPLE.ledger, payload=payload, extras=(Column(name, kind),))
+    sample = dataclasses.replace(PERMITS_SAMPLE, ledger=ledger, body={})
+    other = await asyncpg.connect(database_url)
+    for caller in (conn, other):
+        receipt = await sample.store().enqueue(caller, sample.item(extras={name: value}))
+        assert (await sample.row(conn, receipt.id))[name] == stored
+    await other.close()
 
 
 @pytest.mark.parametrize(

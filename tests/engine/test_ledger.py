@@ -75,7 +75,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"table": ".chores"}, "must be `table` or `schema.table`"),
     ({"table": "items"}, "the table 'items' has a name that our statements use"),
     ({"table": "lane_all"}, "the table 'lane_all' has a name that our statements use"),
-    ({"journal": Journal("told", "row", "at", "prev", "next", "detail")}, "the table 'told' has a name"),
+    (
+        {"journal": Journal("told", "row", "seq", "at", "prev", "next", "detail")},
+        "the table 'told' has a name",
+    ),
     ({"state_type": "text); drop table x; --"}, "is not the name of a PostgreSQL type"),
     ({"key": Key("id", "uuid[]")}, "'uuid[]' is not the name of a PostgreSQL type"),
     ({"extras": (Column("a", "a b;"),)}, "'a b;' is not the name of a PostgreSQL type"),
@@ -127,7 +130,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {
             "idempotency": Idempotency("k", repeat="touch"),
-            "journal": Journal("told_of", "row", "at", "prev", "next", "detail"),
+            "journal": Journal("told_of", "row", "seq", "at", "prev", "next", "detail"),
         },
         "repeat='touch' would write an event",
     ),
@@ -245,6 +248,7 @@ create table "My Schema"."select" (
     "delay" text, "user's ""own""" text
 );
 create table "My Schema"."order" (
+    "seq" bigint generated always as identity,
     "key" bigint, "at" timestamptz, "prev" text, "next" text, "detail" jsonb
 );
 '''
@@ -280,7 +284,9 @@ AWKWARD = Ledger(
     extras=(Column('user\'s "own"', "text"),),
     idempotency=Idempotency("unique_0", repeat="return"),
     times=Times(created="rank_0"),
-    journal=Journal("My Schema.order", row="key", at="at", prev="prev", next="next", detail="detail"),
+    journal=Journal(
+        "My Schema.order", row="key", seq="seq", at="at", prev="prev", next="next", detail="detail"
+    ),
 )
 
 

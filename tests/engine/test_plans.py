@@ -1,9 +1,10 @@
-"""What the claim of `tasks` costs: every lane by its index and without a sort, also on a full table."""
+"""What the claims of `tasks` and `job` cost: every lane by its index, without a sort, on a full table too."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -12,61 +13,134 @@ from psycopg.sql import SQL, Literal
 
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
-from ledgers import ERRANDS, PARCELS, SYNCS, TASKS, ledger_database
+from ledgers import ERRANDS, JOB, PARCELS, SYNCS, TASKS, ledger_database
 
 Database = psycopg.Connection[Any]
 Plan = dict[str, Any]
 
 INDEXES = {
+    "job": {"lane_due": "idx_job__claimable"},
     "tasks": {"lane_fresh": "idx_tasks_claimable", "lane_retry": "idx_tasks_due_retry"},
     "parcels": {"lane_shelf": "parcels_shelf", "lane_later": "parcels_later"},
     "errands": {"lane_due": "errand_claimable"},
     "syncs": {"lane_fresh": "syncs_fresh", "lane_retry": "syncs_retry", "lane_failed": "syncs_failed"},
 }
 
-# A million finished tasks, half a million retries of higher priority that are not due for years, and little
-# that may be claimed. The indexes are made afterwards, from their own definitions: that is quicker.
-FILL = (
+LIMIT = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Full:
+    """A table with a million finished rows and half a million that are not due for years.
+
+    `ready`: little that may be claimed. `most`: the bound of a claim, in buffers. `wrong`: shows that the
+    bound means something, as a volatile clock walks past all future rows. `held`: rows for the reaper.
     """
-    insert into tasks (type, status, priority, created_at, completed_at, attempts, worker_id, fence)
-    select 'old', (array['completed', 'failed', 'dead_letter'])[1 + n % 3]::task_status, n % 7,
-        now() - make_interval(secs => n), now(), 1, 'w' || n % 50, 1
-    from generate_series(1, 1000000) as n
+
+    ledger: Ledger
+    fill: tuple[str, ...]
+    ready: tuple[str, ...]
+    most: int
+    wrong: bytes
+    held: str
+    held_index: str
+
+
+FULL_TASKS = Full(
+    ledger=TASKS,
+    fill=(
+        """
+        insert into tasks (type, status, priority, created_at, completed_at, attempts, worker_id, fence)
+        select 'old', (array['completed', 'failed', 'dead_letter'])[1 + n % 3]::task_status, n % 7,
+            now() - make_interval(secs => n), now(), 1, 'w' || n % 50, 1
+        from generate_series(1, 1000000) as n
+        """,
+        """
+        insert into tasks (type, priority, next_retry_at, attempts)
+        select 'later', 100, now() + interval '10 years' + make_interval(secs => n), 1
+        from generate_series(1, 500000) as n
+        """,
+    ),
+    ready=(
+        "insert into tasks (type, priority) select 'fresh', n % 5 from generate_series(1, 2000) as n",
+        """
+        insert into tasks (type, priority, next_retry_at, attempts)
+        select 'due', n % 5, now() - make_interval(secs => n), 1 from generate_series(1, 2000) as n
+        """,
+    ),
+    # Two lanes of ten rows each: to find them, to lock them, to move ten of them in nine indexes; about 300.
+    most=600,
+    wrong=b"""
+        select id from tasks where status = 'pending' and next_retry_at is not null
+        and next_retry_at <= clock_timestamp() order by priority desc, next_retry_at limit 10
     """,
-    """
-    insert into tasks (type, priority, next_retry_at, attempts)
-    select 'later', 100, now() + interval '10 years' + make_interval(secs => n), 1
-    from generate_series(1, 500000) as n
-    """,
+    held="insert into tasks (type, status, worker_id) select 'x', 'running', 'w1' from generate_series(1, 5)",
+    held_index="idx_tasks_held",
 )
-READY = (
-    "insert into tasks (type, priority) select 'fresh', n % 5 from generate_series(1, 2000) as n",
-    """
-    insert into tasks (type, priority, next_retry_at, attempts)
-    select 'due', n % 5, now() - make_interval(secs => n), 1 from generate_series(1, 2000) as n
+
+# New jobs for later and failed ones that wait, of several priorities and in two queues.
+FULL_JOB = Full(
+    ledger=JOB,
+    fill=(
+        """
+        insert into job (org_id, type, status, priority, created_at, finished_at, fence)
+        select md5((n % 100)::text)::uuid, 'old',
+            (array['succeeded', 'canceled', 'dead_letter'])[1 + n % 3]::job_status, n % 7,
+            now() - make_interval(secs => n), now(), 1
+        from generate_series(1, 1000000) as n
+        """,
+        """
+        insert into job (org_id, type, status, queue, priority, attempt, run_at)
+        select md5((n % 100)::text)::uuid, 'later', (array['queued', 'failed'])[1 + n % 2]::job_status,
+            (array['default', 'mail'])[1 + n % 4 / 3], 100 + n % 3, n % 2,
+            now() + interval '10 years' + make_interval(secs => n)
+        from generate_series(1, 500000) as n
+        """,
+    ),
+    ready=(
+        """
+        insert into job (org_id, type, queue, priority, run_at)
+        select md5((n % 100)::text)::uuid, 'fresh', (array['default', 'mail'])[1 + n % 2], n % 5,
+            now() - make_interval(secs => n)
+        from generate_series(1, 2000) as n
+        """,
+        """
+        insert into job (org_id, type, status, priority, attempt, run_at)
+        select md5((n % 100)::text)::uuid, 'due', 'failed', n % 5, 1, now() - make_interval(secs => n)
+        from generate_series(1, 2000) as n
+        """,
+    ),
+    # Two queues of ten rows each, of which ten move, with one or two events each in three indexes; about 290.
+    most=600,
+    wrong=b"""
+        select id from job where queue = 'default' and status in ('queued', 'failed')
+        and run_at <= clock_timestamp() order by priority desc, run_at limit 10
     """,
+    held="""
+        insert into job (org_id, type, status, worker_id)
+        select md5('1')::uuid, 'x', 'running', 'w1' from generate_series(1, 5)
+    """,
+    held_index="idx_job__held",
 )
+FULL = (FULL_TASKS, FULL_JOB)
+
 CONSTRAINTS = """
-select conname, pg_get_constraintdef(oid) from pg_constraint
-where conrelid = 'tasks'::regclass and contype in ('p', 'u')
+select conrelid::regclass::text, conname, pg_get_constraintdef(oid) from pg_constraint
+where conrelid = {0}::regclass and contype in ('p', 'u') or confrelid = {0}::regclass
+order by contype
 """
 OTHER_INDEXES = """
 select indexrelid::regclass::text, pg_get_indexdef(indexrelid) from pg_index
-where indrelid = 'tasks'::regclass and not exists (select from pg_constraint where conindid = indexrelid)
+where indrelid = {0}::regclass and not exists (select from pg_constraint where conindid = indexrelid)
 """
-
-LIMIT = 10
-# Two lanes of ten rows each: to find them, to lock them, to move ten of them in nine indexes; about 300.
-MOST_BUFFERS = 600
-# The bound means something: a volatile clock walks past all future rows.
-WRONG = b"""
-select id from tasks where status = 'pending' and next_retry_at is not null
-and next_retry_at <= clock_timestamp() order by priority desc, next_retry_at limit 10
+JOURNALS = """
+select conrelid::regclass::text from pg_constraint where confrelid = {0}::regclass
 """
 
 
 def params(limit: int = LIMIT, kinds: list[str] | None = None) -> dict[str, Any]:
-    return {"owner": "w1", "limit": limit, "kinds": kinds, "queues": ["default"], "detail": "{}", "now": None}
+    queues = ["default", "mail"]
+    return {"owner": "w1", "limit": limit, "kinds": kinds, "queues": queues, "detail": "{}", "now": None}
 
 
 def explain_custom(db: Database, statement: bytes, values: dict[str, Any], options: str) -> Plan:
@@ -118,25 +192,27 @@ def buffers(plan: Plan) -> int:
 
 
 @pytest.mark.parametrize("how", EXPLAIN)
-@pytest.mark.parametrize("ledger", [TASKS, PARCELS, ERRANDS, SYNCS], ids=lambda ledger: ledger.name)
+@pytest.mark.parametrize("ledger", [TASKS, JOB, PARCELS, ERRANDS, SYNCS], ids=lambda ledger: ledger.name)
 def test_every_lane_is_read_by_its_index_and_without_a_sort(
     ledgers_url: str, ledger: Ledger, how: str
 ) -> None:
+    """J-8: the index has the order of the claim."""
     with psycopg.connect(ledgers_url) as db:
         db.execute("set local enable_seqscan = off; set local enable_bitmapscan = off")
         plan = EXPLAIN[how](db, Store(ledger).sql.claim, params(), "costs off")
         each_lane_is_its_index(ledger, plan)
 
 
-def test_a_claim_on_a_full_table_reads_a_bounded_number_of_buffers(postgres: str) -> None:
-    """Section 5: a million finished tasks, half a million future retries of higher priority.
+@pytest.mark.parametrize("full", FULL, ids=lambda full: full.ledger.name)
+def test_a_claim_on_a_full_table_reads_a_bounded_number_of_buffers(postgres: str, full: Full) -> None:
+    """Section 5, J-8, J-11: a million finished rows, half a million future ones of higher priority.
 
-    By a plan for its values and by a generic one; with rows to claim, with none, and for one kind only.
+    By a plan for its values and by a generic one; with rows to claim, with none, and for some kinds only.
     """
-    claim = Store(TASKS).sql.claim
+    claim = Store(full.ledger).sql.claim
     with ledger_database(postgres) as emptied, psycopg.connect(emptied(), autocommit=True) as db:
-        fill(db)
-        for filling in ((), READY):
+        fill(db, full)
+        for filling in ((), full.ready):
             for statement in filling:
                 db.execute(statement)
             for how, explain in EXPLAIN.items():
@@ -145,36 +221,41 @@ def test_a_claim_on_a_full_table_reads_a_bounded_number_of_buffers(postgres: str
                         plan = explain(db, claim, params(kinds=kinds), "analyze, buffers")
                     assert plan["Actual Rows"] == (LIMIT if filling else 0)
                     if db.info.server_version >= 180000:  # the first with a skip scan
-                        assert buffers(plan) < MOST_BUFFERS, (how, kinds, buffers(plan))
+                        assert buffers(plan) < full.most, (how, kinds, buffers(plan))
                     if kinds is None:
-                        each_lane_is_its_index(TASKS, plan)
-        assert buffers(explain_custom(db, WRONG, {}, "analyze, buffers")) > 5 * MOST_BUFFERS
-        recovery_reads_held_rows_only(db)
+                        each_lane_is_its_index(full.ledger, plan)
+        assert buffers(explain_custom(db, full.wrong, {}, "analyze, buffers")) > 5 * full.most
+        recovery_reads_held_rows_only(db, full)
 
 
-def recovery_reads_held_rows_only(db: Database) -> None:
-    """T-33, section 4: by idx_tasks_held; a long-lived worker has finished twenty thousand of these rows."""
-    db.execute(
-        "insert into tasks (type, status, worker_id) select 'x', 'running', 'w1' from generate_series(1, 5)"
-    )
+def recovery_reads_held_rows_only(db: Database, full: Full) -> None:
+    """T-33, J-27, section 4: by the index of held rows, however many a long-lived worker has finished."""
+    db.execute(full.held)
+    store = Store(full.ledger)
     asked = {"owners": ["w1"], "alive": ["w2"], "orphaned": 30, "nameless": 7200, "limit": 1000, "now": None}
-    for query in (Store(TASKS).sql.held_by, Store(TASKS).sql.orphans):
+    for query in (store.sql.held_by, store.sql.orphans):
         plan = explain_custom(db, query, asked, "analyze, buffers")
-        assert {node["Index Name"] for node in nodes(plan) if "Index Name" in node} == {"idx_tasks_held"}
-        assert buffers(plan) < MOST_BUFFERS
+        assert {node["Index Name"] for node in nodes(plan) if "Index Name" in node} == {full.held_index}
+        assert buffers(plan) < full.most
 
 
-def fill(db: Database) -> None:
-    db.execute("alter table tasks set unlogged; set maintenance_work_mem = '256MB'")
-    constraints, indexes = db.execute(CONSTRAINTS).fetchall(), db.execute(OTHER_INDEXES).fetchall()
-    for name, _ in constraints:
-        db.execute(f"alter table tasks drop constraint {name}")
+def fill(db: Database, full: Full) -> None:
+    """Fills the table without its indexes, which are made afterwards, from their own definitions: quicker."""
+    table, word = full.ledger.table, Literal(full.ledger.table)
+    journals = [name for (name,) in db.execute(SQL(JOURNALS).format(word)).fetchall()]
+    for name in (*journals, table):  # what refers to a table that is not logged is not logged either
+        db.execute(f"alter table {name} set unlogged")
+    db.execute("set maintenance_work_mem = '256MB'")
+    constraints = db.execute(SQL(CONSTRAINTS).format(word)).fetchall()
+    indexes = db.execute(SQL(OTHER_INDEXES).format(word)).fetchall()
+    for owner, name, _ in constraints:  # foreign keys first, as `f` comes before `p`
+        db.execute(f"alter table {owner} drop constraint {name}")
     for name, _ in indexes:
         db.execute(f"drop index {name}")
-    for statement in FILL:
+    for statement in full.fill:
         db.execute(statement)
-    for name, definition in constraints:
-        db.execute(f"alter table tasks add constraint {name} {definition}")
+    for owner, name, definition in reversed(constraints):
+        db.execute(f"alter table {owner} add constraint {name} {definition}")
     for _, definition in indexes:
         db.execute(definition)
-    db.execute("vacuum (analyze, index_cleanup off) tasks")
+    db.execute(f"vacuum (analyze, index_cleanup off) {table}")

@@ -5,8 +5,8 @@ with clock as materialized (
     select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now
 ),
 items as materialized (
-    select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)b::text[], %(a1)b::jsonb[]) with ordinality as i ("service", "+payload", "+place")
+    select i."service" as "service", i."+payload"::jsonb as "+payload", i."+place", clock.now as "+now"
+    from clock, unnest(%(a0)b::text[], %(a1)b::text[]) with ordinality as i ("service", "+payload", "+place")
 ),
 moved as (
     insert into "parcels" as t ("service", "slip", "stage", "shelved_ms")
@@ -15,14 +15,14 @@ moved as (
     on conflict ("barcode") do nothing
     returning t."parcel_no", t."barcode"::text as "+unique_0"
 )
-select t.*, bell.rung from moved as t, (select pg_notify('holdfast_parcels', '') as rung) as bell;
+select t."parcel_no", t."+unique_0", bell.rung from moved as t, (select pg_notify('holdfast_parcels', '') as rung) as bell;
 
 -- enqueue, with a key and a delay
 with clock as materialized (
     select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now
 ),
 items as materialized (
-    select i.*, clock.now as "+now"
+    select i."service" as "service", i."barcode" as "barcode", i."+delay" as "+delay", i."+place", clock.now as "+now"
     from clock, unnest(%(a0)b::text[], %(a1)b::text[], %(a2)b::float8[]) with ordinality as i ("service", "barcode", "+delay", "+place")
 ),
 moved as (
@@ -32,14 +32,14 @@ moved as (
     on conflict ("barcode") do nothing
     returning t."parcel_no", t."barcode"::text as "+unique_0"
 )
-select t.*, bell.rung from moved as t, (select pg_notify('holdfast_parcels', '') as rung) as bell;
+select t."parcel_no", t."+unique_0", bell.rung from moved as t, (select pg_notify('holdfast_parcels', '') as rung) as bell;
 
 -- enqueue, with a time
 with clock as materialized (
     select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now
 ),
 items as materialized (
-    select i.*, clock.now as "+now"
+    select i."service" as "service", i."+run_at" as "+run_at", i."+place", clock.now as "+now"
     from clock, unnest(%(a0)b::text[], %(a1)b::timestamptz[]) with ordinality as i ("service", "+run_at", "+place")
 ),
 moved as (
@@ -49,7 +49,7 @@ moved as (
     on conflict ("barcode") do nothing
     returning t."parcel_no", t."barcode"::text as "+unique_0"
 )
-select t.*, bell.rung from moved as t, (select pg_notify('holdfast_parcels', '') as rung) as bell;
+select t."parcel_no", t."+unique_0", bell.rung from moved as t, (select pg_notify('holdfast_parcels', '') as rung) as bell;
 
 -- enqueue: what stood in the way
 select i."+place" as place, t."parcel_no" as key, t."stage"::text as state, t."service"::text as kind
@@ -112,7 +112,7 @@ moved as (
     set "stage" = 'handed_over', "courier" = null, "not_before" = null, "done_ms" = m.now, "tries" = t."tries" + 1, "complaint" = null
     from moves as m
     where t."parcel_no" = m.key and t."courier" is not distinct from m.owner and t."stage" in ('moving')
-    returning t."parcel_no", t."tries"
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -129,7 +129,7 @@ moved as (
     set "stage" = 'shelved', "courier" = null, "not_before" = m.due, "moving_ms" = null, "done_ms" = null, "tries" = t."tries" + 1, "complaint" = m."error_0"
     from moves as m
     where t."parcel_no" = m.key and t."courier" is not distinct from m.owner and t."stage" in ('moving')
-    returning t."parcel_no", t."tries"
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -146,7 +146,7 @@ moved as (
     set "stage" = 'returned', "courier" = null, "not_before" = null, "done_ms" = m.now, "tries" = t."tries" + 1, "complaint" = m."error_0"
     from moves as m
     where t."parcel_no" = m.key and t."courier" is not distinct from m.owner and t."stage" in ('moving')
-    returning t."parcel_no", t."tries"
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -163,7 +163,7 @@ moved as (
     set "stage" = 'returned', "courier" = null, "not_before" = null, "done_ms" = m.now, "tries" = t."tries" + 1, "complaint" = m."error_0"
     from moves as m
     where t."parcel_no" = m.key and t."courier" is not distinct from m.owner and t."stage" in ('moving')
-    returning t."parcel_no", t."tries"
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -180,7 +180,7 @@ moved as (
     set "stage" = 'shelved', "courier" = null, "not_before" = m.due, "moving_ms" = null, "done_ms" = null
     from moves as m
     where t."parcel_no" = m.key and t."courier" is not distinct from m.owner and t."stage" in ('moving')
-    returning t."parcel_no", t."tries"
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -197,7 +197,7 @@ moved as (
     set "stage" = 'shelved', "courier" = null, "not_before" = null, "moving_ms" = null, "done_ms" = null
     from moves as m
     where t."parcel_no" = m.key and t."courier" is not distinct from m.owner and t."stage" in ('moving')
-    returning t."parcel_no", t."tries"
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -214,7 +214,7 @@ moved as (
     set "stage" = 'shelved', "courier" = null, "not_before" = null, "moving_ms" = null, "done_ms" = null, "tries" = t."tries" + 1, "complaint" = m."error_0"
     from moves as m
     where t."parcel_no" = m.key and t."courier" is not distinct from m.owner and t."stage" in ('moving')
-    returning t."parcel_no", t."tries"
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -231,7 +231,7 @@ moved as (
     set "stage" = 'returned', "courier" = null, "not_before" = null, "done_ms" = m.now, "complaint" = m."error_0"
     from moves as m
     where t."parcel_no" = m.key and t."courier" is not distinct from m.owner and t."stage" in ('moving')
-    returning t."parcel_no", t."tries"
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -255,7 +255,7 @@ moved as (
     set "stage" = 'returned', "courier" = null, "not_before" = null, "done_ms" = m.now, "complaint" = m."error_0"
     from moves as m
     where t."parcel_no" = m.key
-    returning t."parcel_no", t."tries"
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -263,16 +263,23 @@ select t."parcel_no" as key from moved as t;
 with clock as materialized (
     select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now
 ),
-moves as materialized (
-    select m.*, 'returned'::text as prev, clock.now, clock.now as due
+asked as materialized (
+    select m.*, clock.now, clock.now as due
     from clock, unnest(%(a0)b::integer[]) as m ("key")
+),
+moves as materialized (
+    select m.*, t."stage"::text as prev
+    from "parcels" as t join asked as m on t."parcel_no" = m.key
+    where true and t."stage" in ('returned')
+    order by t."parcel_no"
+    for no key update of t
 ),
 moved as (
     update "parcels" as t
     set "stage" = 'shelved', "courier" = null, "not_before" = null, "moving_ms" = null, "done_ms" = null, "tries" = 0
     from moves as m
-    where t."parcel_no" = m.key and true and t."stage" in ('returned')
-    returning t."parcel_no", t."tries"
+    where t."parcel_no" = m.key
+    returning t."parcel_no"
 )
 select t."parcel_no" as key from moved as t;
 
@@ -302,14 +309,14 @@ limit %(limit)s
 for no key update of t skip locked;
 
 -- get
-select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) as "columns", to_timestamp(t."not_before" / 1000.0) as "due", to_timestamp(t."shelved_ms" / 1000.0) as "created", null::timestamptz as "updated", null::timestamptz as "claimed", to_timestamp(t."moving_ms" / 1000.0) as "started", to_timestamp(t."done_ms" / 1000.0) as "finished"
+select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) as "columns", null::text as "tenant", to_timestamp(t."not_before" / 1000.0) as "due", to_timestamp(t."shelved_ms" / 1000.0) as "created", null::timestamptz as "updated", null::timestamptz as "claimed", to_timestamp(t."moving_ms" / 1000.0) as "started", to_timestamp(t."done_ms" / 1000.0) as "finished"
 from "parcels" as t
 where t."parcel_no" = %(id)s
 order by t."shelved_ms" desc, t."parcel_no" desc
 limit %(limit)s;
 
 -- find, by state and kind, after a page
-select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) as "columns", to_timestamp(t."not_before" / 1000.0) as "due", to_timestamp(t."shelved_ms" / 1000.0) as "created", null::timestamptz as "updated", null::timestamptz as "claimed", to_timestamp(t."moving_ms" / 1000.0) as "started", to_timestamp(t."done_ms" / 1000.0) as "finished"
+select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) as "columns", null::text as "tenant", to_timestamp(t."not_before" / 1000.0) as "due", to_timestamp(t."shelved_ms" / 1000.0) as "created", null::timestamptz as "updated", null::timestamptz as "claimed", to_timestamp(t."moving_ms" / 1000.0) as "started", to_timestamp(t."done_ms" / 1000.0) as "finished"
 from "parcels" as t
 where t."stage" = any(%(states)s::text[]) and t."service"::text = %(kind)s and (t."shelved_ms", t."parcel_no") < (ceil(extract(epoch from %(before)s::timestamptz) * 1000)::bigint, %(before_key)s::integer)
 order by t."shelved_ms" desc, t."parcel_no" desc

@@ -5,24 +5,24 @@ with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
 ),
 items as materialized (
-    select i.*, clock.now as "+now"
-    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::jsonb[]) with ordinality as i ("id", "type", "+payload", "+place")
+    select i."id" as "id", i."type" as "type", i."+payload"::jsonb as "+payload", i."+place", clock.now as "+now"
+    from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::text[]) with ordinality as i ("id", "type", "+payload", "+place")
 ),
 moved as (
     insert into "tasks" as t ("id", "type", "payload", "status", "created_at", "updated_at")
     select i."id", i."type", i."+payload", 'pending'::task_status, i."+now", i."+now" from items as i
     order by i."+place"
     on conflict ("type", "idempotency_key") do update set "updated_at" = excluded."updated_at"
-    returning t."id", t."type"::text as "+unique_0", t."idempotency_key"::text as "+unique_1"
+    returning t."id"
 )
-select t.*, bell.rung from moved as t, (select pg_notify('holdfast_tasks', '') as rung) as bell;
+select t."id", bell.rung from moved as t, (select pg_notify('holdfast_tasks', '') as rung) as bell;
 
 -- enqueue, with a key and a delay
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
 ),
 items as materialized (
-    select i.*, clock.now as "+now"
+    select i."id" as "id", i."type" as "type", i."idempotency_key" as "idempotency_key", i."+delay" as "+delay", i."+place", clock.now as "+now"
     from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::text[], %(a3)b::float8[]) with ordinality as i ("id", "type", "idempotency_key", "+delay", "+place")
 ),
 moved as (
@@ -30,16 +30,16 @@ moved as (
     select i."id", i."type", i."idempotency_key", i."+now" + make_interval(secs => i."+delay"), 'pending'::task_status, i."+now", i."+now" from items as i
     order by i."+place"
     on conflict ("type", "idempotency_key") do update set "updated_at" = excluded."updated_at"
-    returning t."id", t."type"::text as "+unique_0", t."idempotency_key"::text as "+unique_1"
+    returning t."id"
 )
-select t.*, bell.rung from moved as t, (select pg_notify('holdfast_tasks', '') as rung) as bell;
+select t."id", bell.rung from moved as t, (select pg_notify('holdfast_tasks', '') as rung) as bell;
 
 -- enqueue, with a time
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
 ),
 items as materialized (
-    select i.*, clock.now as "+now"
+    select i."id" as "id", i."type" as "type", i."+run_at" as "+run_at", i."+place", clock.now as "+now"
     from clock, unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::timestamptz[]) with ordinality as i ("id", "type", "+run_at", "+place")
 ),
 moved as (
@@ -47,9 +47,9 @@ moved as (
     select i."id", i."type", i."+run_at" at time zone 'UTC', 'pending'::task_status, i."+now", i."+now" from items as i
     order by i."+place"
     on conflict ("type", "idempotency_key") do update set "updated_at" = excluded."updated_at"
-    returning t."id", t."type"::text as "+unique_0", t."idempotency_key"::text as "+unique_1"
+    returning t."id"
 )
-select t.*, bell.rung from moved as t, (select pg_notify('holdfast_tasks', '') as rung) as bell;
+select t."id", bell.rung from moved as t, (select pg_notify('holdfast_tasks', '') as rung) as bell;
 
 -- copy: the clock
 select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now;
@@ -106,7 +106,7 @@ moved as (
     set "status" = 'running', "started_at" = m.now, "updated_at" = m.now
     from moves as m
     where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('claimed')
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -123,7 +123,7 @@ moved as (
     set "status" = 'completed', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "attempts" = t."attempts" + 1
     from moves as m
     where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running')
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -140,7 +140,7 @@ moved as (
     set "status" = 'pending', "worker_id" = null, "next_retry_at" = m.due, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now, "attempts" = t."attempts" + 1, "last_error" = m."error_0"
     from moves as m
     where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running')
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -157,7 +157,7 @@ moved as (
     set "status" = 'dead_letter', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "attempts" = t."attempts" + 1, "last_error" = m."error_0"
     from moves as m
     where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running')
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -181,7 +181,7 @@ moved as (
     set "status" = 'failed', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "attempts" = t."attempts" + (m.prev = 'running')::int, "last_error" = m."error_0"
     from moves as m
     where t."id" = m.key
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -198,7 +198,7 @@ moved as (
     set "status" = 'pending', "worker_id" = null, "next_retry_at" = m.due, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now
     from moves as m
     where t."id" = m.key and t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running')
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -222,7 +222,7 @@ moved as (
     set "status" = 'pending', "worker_id" = null, "next_retry_at" = null, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now
     from moves as m
     where t."id" = m.key
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -246,7 +246,7 @@ moved as (
     set "status" = 'pending', "worker_id" = null, "next_retry_at" = null, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now, "attempts" = t."attempts" + (m.prev = 'running')::int, "last_error" = m."error_0"
     from moves as m
     where t."id" = m.key
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -270,7 +270,7 @@ moved as (
     set "status" = 'failed', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "last_error" = m."error_0"
     from moves as m
     where t."id" = m.key
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -294,7 +294,7 @@ moved as (
     set "status" = 'failed', "next_retry_at" = null, "completed_at" = m.now, "updated_at" = m.now, "last_error" = m."error_0"
     from moves as m
     where t."id" = m.key
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -318,7 +318,7 @@ moved as (
     set "status" = 'pending', "worker_id" = null, "next_retry_at" = null, "claimed_at" = null, "started_at" = null, "completed_at" = null, "updated_at" = m.now, "attempts" = 0
     from moves as m
     where t."id" = m.key
-    returning t."id", t."attempts", t."fence"
+    returning t."id"
 )
 select t."id" as key from moved as t;
 
@@ -348,14 +348,14 @@ limit %(limit)s
 for no key update of t skip locked;
 
 -- get
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) as "columns", t."next_retry_at" at time zone 'UTC' as "due", t."created_at" at time zone 'UTC' as "created", t."updated_at" at time zone 'UTC' as "updated", t."claimed_at" at time zone 'UTC' as "claimed", t."started_at" at time zone 'UTC' as "started", t."completed_at" at time zone 'UTC' as "finished"
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) as "columns", null::text as "tenant", t."next_retry_at" at time zone 'UTC' as "due", t."created_at" at time zone 'UTC' as "created", t."updated_at" at time zone 'UTC' as "updated", t."claimed_at" at time zone 'UTC' as "claimed", t."started_at" at time zone 'UTC' as "started", t."completed_at" at time zone 'UTC' as "finished"
 from "tasks" as t
 where t."id" = %(id)s
 order by t."created_at" desc, t."id" desc
 limit %(limit)s;
 
 -- find, by state and kind, after a page
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) as "columns", t."next_retry_at" at time zone 'UTC' as "due", t."created_at" at time zone 'UTC' as "created", t."updated_at" at time zone 'UTC' as "updated", t."claimed_at" at time zone 'UTC' as "claimed", t."started_at" at time zone 'UTC' as "started", t."completed_at" at time zone 'UTC' as "finished"
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) as "columns", null::text as "tenant", t."next_retry_at" at time zone 'UTC' as "due", t."created_at" at time zone 'UTC' as "created", t."updated_at" at time zone 'UTC' as "updated", t."claimed_at" at time zone 'UTC' as "claimed", t."started_at" at time zone 'UTC' as "started", t."completed_at" at time zone 'UTC' as "finished"
 from "tasks" as t
 where t."status" = any(%(states)s::task_status[]) and t."type"::text = %(kind)s and (t."created_at", t."id") < (%(before)s::timestamptz at time zone 'UTC', %(before_key)s::uuid)
 order by t."created_at" desc, t."id" desc

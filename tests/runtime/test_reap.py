@@ -282,9 +282,9 @@ async def test_rows_of_a_ledger_that_the_leader_does_not_know_are_adopted_by_tho
     assert await column(conn, "select id from workers") == []
     assert await one(conn, query, errand.id) == "(doing,0,dead)"
 
-    assert await adopt(conn, [app.store("errands")], patience, now=later(31)) == 1
+    assert await adopt(conn, [app.store("errands")], "w9", patience, now=later(31)) == 1
     assert await one(conn, query, errand.id) == "(waiting,1,)"
-    assert await adopt(conn, [app.store("errands")], patience, now=later(31)) == 0
+    assert await adopt(conn, [app.store("errands")], "w9", patience, now=later(31)) == 0
 
 
 async def test_every_worker_adopts_without_leading(app: Holdfast, conn: Connection) -> None:

@@ -27,6 +27,9 @@ Delay = Annotated[
 ]
 RunAt = Annotated[str | None, typer.Option(metavar="TIME", help="Run at this time: 2030-01-31T12:00:00Z.")]
 Limit = Annotated[int | None, typer.Option(help="The row's own limit of attempts.")]
+Backoff = Annotated[
+    str | None, typer.Option(help="How it waits between bad runs, where it can say: none, fixed, exp.")
+]
 QueueName = Annotated[str | None, typer.Option(help="The queue, where the ledger has queues.")]
 TenantName = Annotated[str | None, typer.Option(help="The tenant, where the ledger has tenants.")]
 Columns = Annotated[
@@ -44,6 +47,7 @@ def enqueue(
     delay: Delay = None,
     run_at: RunAt = None,
     limit: Limit = None,
+    backoff: Backoff = None,
     queue: QueueName = None,
     tenant: TenantName = None,
     column: Columns = None,
@@ -54,7 +58,8 @@ def enqueue(
     """Add one row of work, and print its id."""
     waits = {"delay": options.seconds_of("delay", delay), "run_at": options.time_of("run_at", run_at)}
     place = {"queue": queue, "tenant": tenant, "extras": _columns(column or [])}
-    fields = {"kind": kind, "key": key, "priority": priority, "limit": limit, **waits, **place}
+    run = {"priority": priority, "limit": limit, "backoff": backoff}
+    fields = {"kind": kind, "key": key, **run, **waits, **place}
     body = payload_of(payload)
     found = application.load(app)
     found.store(ledger)

@@ -72,17 +72,26 @@ def flush() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Prints rows with headings: framed in a terminal, plain columns elsewhere."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False) -> None:
+    """Prints rows with headings: framed in a terminal, plain columns elsewhere.
+
+    A narrow terminal breaks the lines of the last column only, or cuts them.
+    """
     from rich import box
     from rich.table import Table
 
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "header_style": "bold"} if terminal() else {"box": None}
     grid = Table(*columns, pad_edge=False, **look)
-    for column in grid.columns[:-1]:  # a narrow terminal breaks the lines of the last column only
+    lines = [[cell(value) for value in row] for row in rows]
+    room = console().width
+    for place, column in enumerate(grid.columns[:-1]):
         column.no_wrap = True
-    for row in rows:
-        grid.add_row(*(cell(value) for value in row))
+        column.min_width = max((len(columns[place]), *(line[place].cell_len for line in lines)))
+        room -= column.min_width + 3
+    if cut:
+        grid.columns[-1].no_wrap, grid.columns[-1].max_width = True, max(room - 2, 8)
+    for line in lines:
+        grid.add_row(*line)
     show(grid)
 
 

@@ -14,7 +14,19 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import INTERRUPTED, checkup, database, intake, ledgers, orders, output, rows, up, worker
+from holdfast.cli import (
+    INTERRUPTED,
+    checkup,
+    database,
+    intake,
+    jobs,
+    ledgers,
+    orders,
+    output,
+    rows,
+    up,
+    worker,
+)
 from holdfast.errors import HoldfastError
 
 FAILURE, USAGE = 1, 2
@@ -36,6 +48,7 @@ program.command("requeue")(orders.requeue)
 program.command("doctor")(checkup.doctor)
 program.add_typer(ledgers.commands, name="ledger")
 program.add_typer(database.commands, name="db")
+program.add_typer(jobs.commands, name="job")
 
 
 @program.callback()

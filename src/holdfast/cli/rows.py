@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from holdfast.engine.values import Filter, Page, Row
     from holdfast.platform import Holdfast
 
-HEADINGS = ("ID", "KIND", "STATE", "RUNS", "CREATED", "NOTE")
-NARROW = 120  # columns; a terminal with fewer is not told when rows were made: the note matters more
+# A terminal with fewer columns is not told when rows were made, nor how often they ran: notes matter more.
+NARROW, NARROWER = 120, 100
+MOST = 1000  # rows of one list
+# The fields of a row in the order in which `show` tells them; the rest has a form of its own.
+FACTS = ("id", "kind", "tenant", "state", "stage", "progress", "attempts", "owner", "fence", "due")
+TIMES = ("created", "updated", "claimed", "started", "finished")
 
 
 def list_rows(
@@ -63,30 +67,44 @@ def show(
     if json:
         output.data({"ledger": ledger, **_whole(row), "allowed": allowed})
         return
-    named = _whole(row)
-    columns: dict[str, Any] = named.pop("columns")
-    payload = named.pop("payload")
-    named["attempts"] = _runs(row) or None
-    del named["limit"]
+    facts = {name: getattr(row, name) for name in (*FACTS, *TIMES, "error")}
+    facts["due"] = None if row.state in declared.ends else row.due
+    facts["progress"] = None if row.progress is None else f"{row.progress:g} %"
+    facts["attempts"] = f"{_runs(row)} {_counted(declared)}" if row.attempts is not None else None
     told = _told(declared)
-    output.facts([("ledger", ledger), *named.items(), ("allowed", ", ".join(allowed) or None)])
-    output.facts([(name, value) for name, value in columns.items() if name not in told])
-    if payload is not None:
-        output.line("payload")
-        output.line(output.readable(json_module.dumps(payload, ensure_ascii=False, indent=2)))
+    output.facts([("ledger", ledger), *facts.items(), ("allowed", ", ".join(allowed) or None)])
+    output.facts([(name, value) for name, value in row.columns.items() if name not in told])
+    for name, value in (("payload", row.payload), ("result", row.result)):
+        if value is not None:
+            output.line(name)
+            output.line(output.readable(json_module.dumps(value, ensure_ascii=False, indent=2)))
 
 
 def _print(ledger: Ledger, page: Page) -> None:
-    narrow = output.terminal() and output.console().width < NARROW
-    left_out = HEADINGS.index("CREATED") if narrow else None
-    lines = [HEADINGS, *(_cells(ledger, row) for row in page.rows)]
-    headings, *rows = [[cell for n, cell in enumerate(line) if n != left_out] for line in lines]
-    output.table(headings, rows)
+    headings = ("ID", "KIND", "STATE", _counted(ledger).upper(), "CREATED", "NOTE")
+    width = output.console().width
+    left_out = {*((4,) if width < NARROW else ()), *((3,) if width < NARROWER else ())}
+    lines = [headings, *(_cells(ledger, row) for row in page.rows)]
+    headings, *rows = [[cell for n, cell in enumerate(line) if n not in left_out] for line in lines]
+    output.table(headings, rows, cut=bool(left_out))
 
 
 async def _page(app: Holdfast, ledger: str, meant: Filter, limit: int, cursor: str | None) -> Page:
+    """As many rows as are wanted, page by page of the store's."""
+    from holdfast.engine.reading import must_lie
+    from holdfast.engine.store import PAGE
+    from holdfast.engine.values import Page
+
+    must_lie(limit, MOST)
+    rows: list[Row] = []
     async with app, app.database.connection() as conn:
-        return await app.store(ledger).find(conn, meant, limit=limit, cursor=cursor)
+        while True:
+            wanted = min(PAGE, limit - len(rows))
+            page = await app.store(ledger).find(conn, meant, limit=wanted, cursor=cursor)
+            rows += page.rows
+            cursor = page.cursor
+            if cursor is None or len(rows) == limit:
+                return Page(tuple(rows), cursor)
 
 
 async def _row(app: Holdfast, ledger: str, id: str) -> Row:
@@ -106,8 +124,13 @@ def _cells(ledger: Ledger, row: Row) -> tuple[Any, ...]:
     return row.id, row.kind, output.shade(ledger, row.state), _runs(row), row.created, _note(ledger, row)
 
 
+def _counted(ledger: Ledger) -> str:
+    """What the count of attempts counts."""
+    return "retries" if ledger.attempts and ledger.attempts.counts == "retries" else "runs"
+
+
 def _runs(row: Row) -> str:
-    """How many runs were counted, of how many."""
+    """How many runs, or retries, were counted, of how many."""
     if row.attempts is None:
         return ""
     return str(row.attempts) if row.limit is None else f"{row.attempts}/{row.limit}"
@@ -117,7 +140,8 @@ def _note(ledger: Ledger, row: Row) -> str:
     """What is most worth knowing of a row in its state."""
     if row.state in ledger.lifecycle.held:
         return f"by {row.owner}"
-    notes = [f"due {output.moment(row.due, 'seconds')}"] if row.due and row.state not in ledger.ends else []
+    waits = row.due and row.due > row.created and row.state not in ledger.ends
+    notes = [f"due {output.moment(row.due, 'seconds')}"] if row.due and waits else []
     if row.error and row.state != ledger.to("finish"):
         notes.append(row.error.splitlines()[0])
     elif row.finished:
@@ -125,21 +149,28 @@ def _note(ledger: Ledger, row: Row) -> str:
     return "; ".join(notes)
 
 
-def _told(ledger: Ledger) -> set[str | None]:
-    """The columns that the roles of a row have told already."""
-    times, attempts = ledger.times, ledger.attempts
-    payload = ledger.payload if isinstance(ledger.payload, tuple) else (ledger.payload,)
-    limit = attempts.limit if attempts and isinstance(attempts.limit, str) else None
-    return {
-        *(
-            ledger.key.column,
-            ledger.state,
-            ledger.kind,
-            ledger.owner,
-            ledger.fence,
-            ledger.due and ledger.due.column,
-        ),
-        *(times.created, times.updated, times.claimed, times.started, times.finished),
-        *(attempts and attempts.column, limit, getattr(ledger.errors, "column", None)),
-        *payload,
+def _told(ledger: Ledger) -> set[str]:
+    """The columns that the fields of a row have told already."""
+    from holdfast.engine.roles import CodeError, TextError, TraceError
+
+    roles = {
+        "key",
+        "kind",
+        "tenant",
+        "state",
+        "attempts",
+        "limit",
+        "owner",
+        "fence",
+        "due",
+        *TIMES,
+        "payload",
     }
+    told = {column for role, column in ledger.columns() if role in roles}
+    match ledger.errors:
+        case TextError(column=message) | TraceError(message=message):
+            return told | {message}
+        case CodeError(code=code, message=message):
+            return told | {code, message}
+        case _:  # none, or one that says more in its column
+            return told

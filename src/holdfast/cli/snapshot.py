@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from holdfast.engine.ledger import Ledger
+from holdfast.engine.store import Connection
 from holdfast.engine.values import Filter, Row
+from holdfast.errors import NotFound
 from holdfast.platform import Holdfast
 from holdfast.runtime import presence
 from holdfast.runtime.presence import Present
 
 NEWEST = 100  # rows that are looked through for those that ended last
+WORKING_ROWS = 4  # that are shown at work
 WINDOW = 30.0  # seconds that the throughput is told for
 
 
@@ -32,7 +36,7 @@ class Seen:
 
     @property
     def took(self) -> str:
-        """How long the last run was."""
+        """How long it was from its start, the first one where the ledger keeps that, to its end."""
         row = self.row
         if not row.started or not row.finished:
             return ""
@@ -70,15 +74,27 @@ async def take(app: Holdfast) -> Snapshot:
             ends = await store.find(conn, Filter(states=ledger.ends), limit=NEWEST)
             working += [Seen(ledger, row) for row in held.rows]
             finished += [Seen(ledger, row) for row in ends.rows]
+        working.sort(key=lambda seen: seen.row.started or seen.row.created)
+        working[:WORKING_ROWS] = [await _closer(app, conn, seen) for seen in working[:WORKING_ROWS]]
         workers = await presence.fleet(conn)
     return Snapshot(
         counts=counts,
-        working=sorted(working, key=lambda seen: seen.row.started or seen.row.created),
+        working=working,
         finished=sorted(finished, key=lambda seen: seen.row.finished or seen.row.created, reverse=True),
         workers=workers,
         ended=sum(states[state] for ledger, states in counts for state in ledger.ends),
         waiting=sum(states[state] for ledger, states in counts for state in ledger.lifecycle.waiting),
     )
+
+
+async def _closer(app: Holdfast, conn: Connection, seen: Seen) -> Seen:
+    """The row with how far it has come, which only a journal knows; unless it is gone meanwhile."""
+    if seen.ledger.journal is None:
+        return seen
+    with suppress(NotFound):
+        now = await app.get(seen.ledger.name, seen.row.id, conn=conn)
+        return Seen(seen.ledger, replace(seen.row, stage=now.stage, progress=now.progress))
+    return seen
 
 
 @dataclass

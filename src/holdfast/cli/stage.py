@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -45,7 +46,9 @@ class Stage:
         self.log_path = self.settings.home / "holdfast.log"
         self.stop = asyncio.Event()
         self.worker: asyncio.subprocess.Process
-        self.view = Screen(output.console()) if output.terminal() else Lines(datetime.now(UTC))
+        self.name = _own_name()
+        below = f"Ctrl-C stops; in another terminal: {self.name} list job" if feeds else "Ctrl-C stops"
+        self.view = Screen(output.console(), below) if output.terminal() else Lines(datetime.now(UTC))
         self.speed = Throughput()
         self.last: Snapshot | None = None
 
@@ -79,9 +82,25 @@ class Stage:
             *([] if url else [f"  data      {embedded.status(self.settings.home).data}"]),
             f"  log       {self.log_path}",
             "  stop      Ctrl-C" + (f", or by itself after {self.ends_after:g} s" if self.ends_after else ""),
+            *(self._invitation() if self.feeds else ()),
         ]
         output.line("\n".join(lines))
         output.flush()
+
+    def _invitation(self) -> list[str]:
+        """What to try next, in another terminal, in words that work there."""
+        tries = {
+            "list job": "the jobs; --state dead_letter: those that need you",
+            "show job ID": "all there is to know of one",
+            "job timeline ID": "everything that happened to it",
+            "requeue job ID": "let it run again",
+        }
+        lines = [(f"  {self.name} {command}", meaning) for command, meaning in tries.items()]
+        width = max(len(command) for command, _ in lines)
+        return [
+            "Demo jobs and tasks come now. Try, in another terminal, in this folder:",
+            *(f"{command:{width}}  {meaning}" for command, meaning in lines),
+        ]
 
     async def _start_worker(self, log: TextIO) -> asyncio.subprocess.Process:
         """A process of its own, away from the terminal's Ctrl-C; it stops when we are gone."""
@@ -149,12 +168,13 @@ class Stage:
 
     async def _feed(self) -> None:
         """Adds demo work: some at once, then a little now and then, never more than is worked off."""
-        from holdfast.demo import items
+        from holdfast.demo import items, jobs
 
-        count = 10
+        count = 8
         while True:
             if self.last is None or self.last.waiting < ENOUGH:
                 with suppress(*LOSSES):
+                    await self.app.enqueue_many("job", jobs((count + 1) // 2), by="demo")
                     await self.app.enqueue_many("tasks", items(count), by="demo")
             await asyncio.sleep(random.uniform(0.8, 2.4))  # noqa: S311
             count = random.randint(1, 4)  # noqa: S311
@@ -191,6 +211,14 @@ class Stage:
                 output.line("stopped, and PostgreSQL with it; the data stays")
         else:
             output.line("stopped")
+
+
+def _own_name() -> str:
+    """How this program is called from here: `make up` does not ask for a PATH that knows it."""
+    called = Path(sys.argv[0])
+    found = shutil.which("holdfast")
+    unknown = called.name == "holdfast" and (found is None or Path(found).resolve() != called.resolve())
+    return str(called) if unknown else "holdfast"
 
 
 def _open_log(path: Path) -> TextIO:

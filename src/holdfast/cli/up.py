@@ -16,11 +16,11 @@ def up(
         float | None, typer.Option("--for", metavar="SECONDS", help="Stop after this many seconds.")
     ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo/--no-demo", help="Add demo tasks now and then, or not.")
+        bool, typer.Option("--demo/--no-demo", help="Add demo jobs now and then, or not.")
     ] = True,
     app: options.App = None,
 ) -> None:
-    """Run Holdfast here: the database, a worker and demo tasks, shown live; Ctrl-C stops it all."""
+    """Run Holdfast here: the database, a worker and demo jobs, shown live; Ctrl-C stops it all."""
     from holdfast.cli.stage import Stage
 
     spec = application.named(app) or DEMO

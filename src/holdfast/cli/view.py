@@ -13,24 +13,23 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli import output
-from holdfast.cli.snapshot import Seen, Snapshot, Throughput
+from holdfast.cli.snapshot import WORKING_ROWS, Seen, Snapshot, Throughput
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.values import Row
 from holdfast.runtime.presence import Present
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 SUMMARY_SECONDS = 5.0
 FRAME_LINES = 19  # what the screen needs beside the rows that ended last
-WORKING_ROWS = 4
+FRAME_COLUMNS = 4
 
 
 class Screen:
     """The live view of a terminal; redrawn in place, and only when something was looked at."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, below: str) -> None:
         self.console = console
         self.live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        self.last_line = "Ctrl-C stops"
+        self.last_line = below
 
     def start(self) -> None:
         self.live.start()
@@ -47,7 +46,7 @@ class Screen:
             return
         below = Text(self.last_line, style="dim", no_wrap=True, overflow="ellipsis")
         rows = max(3, min(12, self.console.height - FRAME_LINES - len(now.counts) - len(now.workers)))
-        self.live.update(Group(draw(now, speed, rows), below), refresh=True)
+        self.live.update(Group(draw(now, speed, rows, self.console.width), below), refresh=True)
 
     def stop(self) -> None:
         self.live.stop()
@@ -111,10 +110,10 @@ def summary(now: Snapshot, speed: Throughput) -> str:
 # -- the screen ------------------------------------------------------------------------------------------
 
 
-def draw(now: Snapshot, speed: Throughput, rows: int) -> RenderableType:
+def draw(now: Snapshot, speed: Throughput, rows: int, width: int) -> RenderableType:
     """The whole screen; its height does not change from one look to the next."""
     return Group(
-        _panel("Ledgers", _counts(now), speed_line(speed)),
+        _panel("Ledgers", _counts(now, width - FRAME_COLUMNS), speed_line(speed)),
         _panel("At work", _grid((_working(seen) for seen in now.working[:WORKING_ROWS]), WORKING_ROWS)),
         _panel("Last finished", _grid((_finished(seen) for seen in now.finished[:rows]), rows)),
         _panel("Workers", _grid((_worker(one) for one in now.workers), max(1, len(now.workers)))),
@@ -133,17 +132,21 @@ def _panel(title: str, *parts: RenderableType) -> Panel:
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim", box=box.ROUNDED)
 
 
-def _counts(now: Snapshot) -> Table:
+def _counts(now: Snapshot, width: int) -> Table:
+    """A line for each ledger; where not all states have room, those without rows are left out."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, overflow="ellipsis")
+    room = width - 2 - max((len(ledger.name) for ledger, _ in now.counts), default=0)
     for ledger, states in now.counts:
-        parts: list[Text] = []
-        for state, count in states.items():
-            parts.append(
-                Text.assemble((f"{count} ", "bold" if count else "dim"), _shade(ledger, state, count))
-            )
-        grid.add_row(Text(ledger.name, style="bold"), Text("  ").join(parts))
+        parts = {
+            state: Text.assemble((f"{count} ", "bold" if count else "dim"), _shade(ledger, state, count))
+            for state, count in states.items()
+        }
+        line = Text("  ").join(parts.values())
+        if line.cell_len > room:
+            line = Text("  ").join(part for state, part in parts.items() if states[state])
+        grid.add_row(Text(ledger.name, style="bold"), line)
     return grid
 
 
@@ -169,15 +172,17 @@ def _working(seen: Seen) -> Sequence[Text]:
     row = seen.row
     since = row.started or row.claimed
     lasts = f"{max(0.0, (datetime.now(UTC) - since).total_seconds()):.1f} s" if since else ""
-    again = Text(f"run {row.attempts + 1}" if row.attempts else "", style="dim")
-    return _id(row), Text(output.readable(row.kind)), output.shade(seen.ledger, row.state), Text(lasts), again
+    again = f"run {row.attempts + 1}" if row.attempts else ""
+    far = f"{row.progress:.0f} %" if row.progress is not None else ""
+    words = Text(output.readable("  ".join(word for word in (again, row.stage, far) if word)), style="dim")
+    return *_name(seen), output.shade(seen.ledger, row.state), Text(lasts), words
 
 
 def _finished(seen: Seen) -> Sequence[Text]:
     row = seen.row
     trouble = Text(output.readable(seen.trouble), style="dim")
     state = output.shade(seen.ledger, row.state)
-    return _id(row), Text(output.readable(row.kind)), state, Text(seen.took), trouble
+    return *_name(seen), state, Text(seen.took), trouble
 
 
 def _worker(one: Present) -> Sequence[Text]:
@@ -186,5 +191,6 @@ def _worker(one: Present) -> Sequence[Text]:
     return Text(one.id), Text(f"{one.pool_size} slots"), Text(beat, style="dim"), leads
 
 
-def _id(row: Row) -> Text:
-    return Text("…" + str(row.id)[-8:], style="dim")
+def _name(seen: Seen) -> Sequence[Text]:
+    row = seen.row
+    return Text(seen.ledger.name), Text("…" + str(row.id)[-8:], style="dim"), Text(output.readable(row.kind))

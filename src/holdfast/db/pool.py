@@ -15,10 +15,9 @@ from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.rows import TupleRow, scalar_row
+from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from holdfast.db import queries
 from holdfast.db.settings import Settings, redacted
 from holdfast.errors import DatabaseAuthError, DatabaseUnavailable
 
@@ -121,13 +120,6 @@ async def connect(
         await connection.close()
         raise
     return connection
-
-
-async def current_schema(connection: psycopg.AsyncConnection[Any]) -> str | None:
-    """Where unqualified names lead on this connection."""
-    async with connection.cursor(row_factory=scalar_row) as cursor:
-        await cursor.execute(queries.CURRENT_SCHEMA)
-        return await cursor.fetchone()
 
 
 def check_version(number: int) -> None:

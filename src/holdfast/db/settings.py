@@ -100,6 +100,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _share(text: str) -> float:
+    if not re.fullmatch(r"0?\.[0-9]{1,9}|[01](\.0{1,9})?", text):
+        raise ValueError(f"must be a share between 0 and 1, like 0.1, not {text!r}")
+    return float(text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything that can be set; durations are seconds. The connection URLs stay out of its repr."""
@@ -151,6 +157,13 @@ class Settings:
     poll_interval: float = _setting(_seconds, 1.0, "how often a worker looks for work when no doorbell rings")
     concurrency: int = _setting(
         _at_least(1), 10, "how many handlers a worker runs at once, per ledger, at least 1"
+    )
+    job_backoff_base: float = _setting(
+        _seconds, 1.0, "the first wait of a failed job, doubled with each retry where its policy is exp"
+    )
+    job_backoff_cap: float = _setting(_seconds, 60.0, "the longest wait of a failed job")
+    job_backoff_jitter: float = _setting(
+        _share, 0.1, "the share by which a failed job waits longer or shorter, by chance: 0 to 1"
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = _choice(
         "INFO",

@@ -24,8 +24,19 @@ class Backoff:
     factor: float = 2.0
     jitter: Literal["full"] | float = "full"
 
-    def delay(self, exponent: int, draw: Callable[[], float] = random.random) -> float:
-        """The wait for the given exponent; `draw` gives a number in [0, 1)."""
+    def delay(
+        self, exponent: int, draw: Callable[[], float] = random.random, policy: str | None = None
+    ) -> float:
+        """The wait for the given exponent; `draw` gives a number in [0, 1).
+
+        A row's own policy comes first: none waits for nothing, fixed for the base, exp as above.
+
+        >>> [Backoff(jitter=0).delay(3, policy=policy) for policy in ("none", "fixed", "exp")]
+        [0.0, 1.0, 8.0]
+        """
+        if policy == "none":
+            return 0.0
+        exponent = 0 if policy == "fixed" else exponent
         try:
             bound = min(self.cap, self.base * self.factor**exponent)
         except OverflowError:

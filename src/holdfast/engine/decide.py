@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from holdfast.engine import intake
-from holdfast.engine.backoff import BACKOFF, Backoff
+from holdfast.engine.backoff import Backoff
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
 from holdfast.engine.outcomes import Cancel, Crashed, Done, Ending, Fail, Retry, Snooze
@@ -22,10 +22,11 @@ def decide(
     ledger: Ledger,
     claim: Claimed,
     ending: Ending,
-    backoff: Backoff = BACKOFF,
+    backoff: Backoff | None = None,
     draw: Callable[[], float] = random.random,
 ) -> Move:
-    """What becomes of a claimed row whose run ended so."""
+    """What becomes of a claimed row whose run ended so. Waits by `backoff`, or else by the ledger's own."""
+    backoff = backoff or ledger.backoff
     match ending:
         case Done(result):
             return _finish(ledger, claim, result)
@@ -90,7 +91,7 @@ def _bad_run(
         return Move(verb=verb, claim=claim, fault=fault)
     if _last(ledger, claim):
         return Move(verb="exhaust", claim=claim, fault=fault)
-    delay = backoff.delay(_exponent(ledger, claim), draw) if after is None else _wait(after)
+    delay = backoff.delay(_exponent(ledger, claim), draw, claim.policy) if after is None else _wait(after)
     return Move(verb="retry", claim=claim, fault=fault, delay=delay)
 
 

@@ -7,7 +7,7 @@ and what is read of the table is bounded. Findings stand in the order in which t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg import Error
 from psycopg.sql import SQL, Composable, Identifier, Literal
@@ -28,6 +28,7 @@ from holdfast.engine.needs import (
     strangers,
 )
 from holdfast.engine.queries import Connection, LiveCheck, LiveTable, words
+from holdfast.engine.roles import Journal
 from holdfast.engine.words import COMMA, literals
 
 SAMPLE_SIZE = 10_000
@@ -250,7 +251,10 @@ class _Examination:
         live = await queries.look(self.conn, journal.table, ["insert"])
         wanted = journal_needs(self.ledger, self.types)
         table = Identifier(*journal.table.split("."))
+        unsearchable = self._unsearchable(journal, table)
         for finding in await self._table(journal.table, live, wanted):
+            if live.found is None and finding.remedy_sql:  # a new table gets its index at once
+                finding = replace(finding, remedy_sql=f"{finding.remedy_sql}\n{unsearchable.remedy_sql}")
             yield finding
         if live.columns:
             for need in wanted:
@@ -258,6 +262,23 @@ class _Examination:
                     yield finding
             for finding in strangers(wanted, live, table):
                 yield finding
+            if journal.row in live.columns and not any(
+                index.valid and list(index.columns)[:1] == [journal.row] for index in live.indexes
+            ):
+                yield unsearchable
+
+    def _unsearchable(self, journal: Journal, table: Composable) -> Finding:
+        name = f"idx_{journal.table.rpartition('.')[2]}_{journal.row}"[:63]
+        columns = SQL("{}, {}").format(Identifier(journal.row), Identifier(journal.seq))
+        holes = {"unique": SQL(""), "concurrently": SQL(" concurrently"), "predicate": SQL("")}
+        return Finding(
+            severity="warning",
+            what=f"the journal {journal.table} has no index on {journal.row}",
+            promise_lost="a timeline, and `holdfast job verify`, read all events to find those of one row",
+            remedy_sql=statement(
+                queries.CREATE_INDEX, table=table, name=Identifier(name), columns=columns, **holes
+            ),
+        )
 
     # -- indexes and rows ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from holdfast.engine.roles import error_columns
 LATER: tuple[Verb, ...] = ("retry", "snooze")
 FAULTY: tuple[Verb, ...] = ("retry", "exhaust", "reject", "lose", "cancel")
 
-NULL, NOW, DUE = SQL("null"), SQL("m.now"), SQL("m.due")
+NULL, DUE = SQL("null"), SQL("m.due")
 
 
 def sets(ledger: Ledger, verb: Verb) -> Composable:
@@ -38,7 +38,19 @@ def sets(ledger: Ledger, verb: Verb) -> Composable:
 def touch(ledger: Ledger) -> Composable:
     """The SET list of a move that leaves the row where it is."""
     column = ledger.times.updated
-    return _set(column, NOW) if column else _set(ledger.state, column_of(ledger.state))
+    return _set(column, now(ledger)) if column else _set(ledger.state, column_of(ledger.state))
+
+
+def now(ledger: Ledger) -> Composable:
+    """The time of a move. Where a journal tells it, never before the last: also if the clock steps back."""
+    if ledger.journal and ledger.times.updated:
+        return SQL("greatest(m.now, {})").format(column_of(ledger.times.updated))
+    return SQL("m.now")
+
+
+def sets_due(ledger: Ledger, verb: Verb) -> bool:
+    """Whether the verb says when the row may be claimed next."""
+    return any(True for _ in _due(ledger, verb))
 
 
 def writes_error(ledger: Ledger, verb: Verb) -> bool:
@@ -92,31 +104,31 @@ def _due(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
     elif ledger.due.cleared and verb != "start":
         yield _set(ledger.due.column, NULL)
     elif _goes_back(ledger, verb):
-        yield _set(ledger.due.column, NOW)
+        yield _set(ledger.due.column, SQL("m.now"))
 
 
 def _times(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
     times = ledger.times
     if times.claimed and verb == "claim":
-        yield _set(times.claimed, NOW)
+        yield _set(times.claimed, now(ledger))
     elif times.claimed and _goes_back(ledger, verb):
         yield _set(times.claimed, NULL)
     if times.started:
         yield from _started(ledger, times.started, verb)
     if times.finished and _ends(ledger, verb):
-        yield _set(times.finished, NOW)
+        yield _set(times.finished, now(ledger))
     elif times.finished and (_goes_back(ledger, verb) or _leaves_end(ledger, verb)):
         yield _set(times.finished, NULL)
     if times.updated:
-        yield _set(times.updated, NOW)
+        yield _set(times.updated, now(ledger))
 
 
 def _started(ledger: Ledger, column: str, verb: Verb) -> Iterable[Composable]:
     begins: Verb = "start" if ledger.lifecycle.of("start") else "claim"
     first = ledger.times.first_start
     if verb == begins:
-        now = SQL("coalesce({}, m.now)").format(column_of(column)) if first else NOW
-        yield _set(column, now)
+        moment = now(ledger)
+        yield _set(column, SQL("coalesce({}, {})").format(column_of(column), moment) if first else moment)
     elif _goes_back(ledger, verb) and (verb == "requeue" or not first):
         yield _set(column, NULL)
 
@@ -125,35 +137,14 @@ def _attempts(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
     if ledger.attempts is None:
         return
     column = ledger.attempts.column
+    steps = {ledger.step(verb, state) for state in ledger.lifecycle.allowed(verb)}
     if verb == "requeue":
         yield _set(column, SQL("0"))
-    elif (step := _step(ledger, verb)) is not None:
-        yield _set(column, SQL("{} {}").format(column_of(column), step))
-
-
-def _step(ledger: Ledger, verb: Verb) -> Composable | None:
-    assert ledger.attempts is not None
-    match ledger.attempts.counts, verb:
-        case "runs", "finish" | "retry" | "exhaust" | "reject" | "lose":
-            return _if_it_ran(ledger, verb)
-        case "retries", "retry":
-            return SQL("+ 1")
-        case "retries", "lose" if not _ends(ledger, verb):
-            return _if_it_ran(ledger, verb)
-        case "starts", "claim":
-            return SQL("+ 1")
-        case "starts", "snooze" | "release":
-            return SQL("- 1")
-        case _:
-            return None
-
-
-def _if_it_ran(ledger: Ledger, verb: Verb) -> Composable:
-    """One run more, but not for a row whose handler had not begun."""
-    running = ledger.lifecycle.running
-    if set(ledger.lifecycle.allowed(verb)) == {running}:
-        return SQL("+ 1")
-    return SQL("+ (m.prev = {})::int").format(Literal(running))
+    elif steps == {0, 1}:  # one run more, but not for a row whose handler had not begun
+        counts = SQL("{} + (m.prev = {})::int").format(column_of(column), Literal(ledger.lifecycle.running))
+        yield _set(column, counts)
+    elif steps != {0}:
+        yield _set(column, SQL("{} + 1" if steps == {1} else "{} - 1").format(column_of(column)))
 
 
 def _errors(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
@@ -169,4 +160,4 @@ def _errors(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
 def _lease(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
     if ledger.lease is None:
         return
-    yield _set(ledger.lease.column, NOW if verb in ("claim", "start") else NULL)
+    yield _set(ledger.lease.column, now(ledger) if verb in ("claim", "start") else NULL)

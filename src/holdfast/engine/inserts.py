@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from holdfast.engine import effects, sql
+from holdfast.engine.intake import INTEGERS
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.words import (
     COMMA,
@@ -21,7 +22,14 @@ from holdfast.engine.words import (
     Words,
     item,
     literals,
+    safe,
 )
+
+# What all libraries send alike. All else goes as text, and the server casts it: they differ in what they take
+# for a date, and some make JSON of whatever they are given.
+SENT_AS_IT_IS = {"uuid", "text", *INTEGERS}
+# A text is assigned to these and not cast: a cast would silently cut it.
+CUT_BY_A_CAST = ("varchar", "character", "char", "bpchar")
 
 
 class Inserts(Words):
@@ -33,13 +41,17 @@ class Inserts(Words):
         self.existing = cache(self._existing)
         self.copy = cache(self._copy)
 
+    @cached_property
     def types(self) -> Mapping[str, str]:
-        """The columns that an enqueue may fill, and the types of their parameters."""
+        """The columns that an enqueue may fill, and their types."""
         ledger = self.ledger
         types = {ledger.key.column: ledger.key.type, DELAY: "float8", RUN_AT: "timestamptz"}
-        for column in (ledger.kind, ledger.queue, ledger.idempotency and ledger.idempotency.column):
+        key = ledger.idempotency and ledger.idempotency.column
+        for column in (ledger.kind, ledger.queue, key, ledger.requester):
             if column:
                 types[column] = "text"
+        if ledger.policy:
+            types[ledger.policy] = ledger.policy_type
         for column in (ledger.priority, ledger.attempts and ledger.attempts.limit):
             if isinstance(column, str):
                 types[column] = "int4"
@@ -55,15 +67,30 @@ class Inserts(Words):
         columns = dict(self._values(shape, payload))
         return self.render(
             sql.ENQUEUE,
-            arrays=self.arrays({name: self.types()[name] for name in shape}),
+            arrays=self.arrays({name: self._sent_as(name) for name in shape}),
             names=COMMA.join(Identifier(name) for name in shape),
+            items=COMMA.join(SQL("{} as {}").format(self._given(name), Identifier(name)) for name in shape),
             columns=COMMA.join(Identifier(name) for name in columns),
             values=COMMA.join(columns.values()),
             conflict=self._conflict(),
-            returning=self._identity(),
+            returning=COMMA.join([*map(effects.column_of, self.told_columns()), *self._identity()]),
+            answer=COMMA.join(
+                [effects.column_of(ledger.key.column), *map(effects.column_of, self._unique())]
+            ),
             journal=self._journal_new(),
             channel=Literal(ledger.channel),
         )
+
+    def _sent_as(self, name: str) -> str:
+        kind = self.types[name]
+        return kind if name in (DELAY, RUN_AT) or kind.lower() in SENT_AS_IT_IS else "text"
+
+    def _given(self, name: str) -> Composable:
+        """What was sent for a column, in a type that the column takes."""
+        kind = self.types[name]
+        if self._sent_as(name) == kind or kind.lower().startswith(CUT_BY_A_CAST):
+            return item(name)
+        return SQL("i.{}::{}").format(Identifier(name), SQL(safe(kind)))
 
     def _values(self, shape: tuple[str, ...], payload: tuple[str, ...]) -> Iterable[tuple[str, Composable]]:
         ledger, now, body = self.ledger, item(NOW), item(PAYLOAD)
@@ -75,29 +102,38 @@ class Inserts(Words):
         for name in payload:
             spread = SQL("(jsonb_populate_record(null::{}, {})).{}")
             yield name, spread.format(self.table, body, Identifier(name))
-        if ledger.due and DELAY in shape:
-            yield ledger.due.column, SQL(LATER[ledger.times.kind]).format(now, item(DELAY))
-        if ledger.due and RUN_AT in shape:
-            yield ledger.due.column, SQL(FROM_MOMENT[ledger.times.kind]).format(item(RUN_AT))
-        if ledger.due and not ledger.due.cleared and not {DELAY, RUN_AT} & set(shape):
-            yield ledger.due.column, now
+        if ledger.due and (moments := self._moments(shape)):
+            first = SQL("coalesce({})").format(COMMA.join(moments)) if len(moments) > 1 else moments[0]
+            yield ledger.due.column, first
         yield ledger.state, SQL("{}::{}").format(Literal(ledger.lifecycle.initial), SQL(self.state_type()))
         yield ledger.times.created, now
         if ledger.times.updated:
             yield ledger.times.updated, now
 
-    def _identity(self) -> Composable:
-        """What tells an enqueued row from the others: its key and the columns of its idempotency rule."""
+    def _moments(self, shape: tuple[str, ...]) -> list[Composable]:
+        """What may say when a row is due; the first that a row has counts."""
+        ledger, kind = self.ledger, self.ledger.times.kind
+        moments: list[Composable] = []
+        if RUN_AT in shape:
+            moments.append(SQL(FROM_MOMENT[kind]).format(item(RUN_AT)))
+        if DELAY in shape:
+            moments.append(SQL(LATER[kind]).format(item(NOW), item(DELAY)))
+        if ledger.due and not ledger.due.cleared:
+            moments.append(item(NOW))
+        return moments
+
+    def _identity(self) -> list[Composable]:
+        """What tells a new row from others where we do not make its key: its idempotency rule's columns."""
+        return [
+            SQL("t.{}::text as {}").format(Identifier(name), Identifier(unique))
+            for unique, name in self._unique().items()
+        ]
+
+    def _unique(self) -> dict[str, str]:
         rule = self.ledger.idempotency
-        columns = (*rule.scope, rule.column) if rule else ()
-        told = self.told_columns() if self.ledger.journal else (self.ledger.key.column,)
-        named = [effects.column_of(name) for name in told]
-        if rule:
-            named += [
-                SQL("t.{}::text as {}").format(Identifier(name), Identifier(f"{UNIQUE}{place}"))
-                for place, name in enumerate(columns)
-            ]
-        return COMMA.join(named)
+        if rule is None or self.ledger.key.make:
+            return {}
+        return {f"{UNIQUE}{place}": name for place, name in enumerate((*rule.scope, rule.column))}
 
     def _conflict(self) -> Composable:
         rule = self.ledger.idempotency
@@ -124,13 +160,12 @@ class Inserts(Words):
     def _existing(self) -> bytes:
         rule = self.ledger.idempotency
         assert rule
-        types = self.types()
         columns = (*rule.scope, rule.column)
-        match = (SQL("t.{0} = i.{0}").format(Identifier(name)) for name in columns)
+        match = (SQL("t.{} = {}").format(Identifier(name), self._given(name)) for name in columns)
         return self.render(
             sql.EXISTING,
             kind=self.kind(),
-            arrays=self.arrays({name: types[name] for name in columns}),
+            arrays=self.arrays({name: self._sent_as(name) for name in columns}),
             names=COMMA.join(Identifier(name) for name in columns),
             match=SQL(" and ").join(match),
             predicate=SQL(" and ").join([SQL("true"), *self._rule_conditions(SQL("t."))]),
@@ -153,5 +188,5 @@ class Inserts(Words):
             for step, hop in enumerate(edge.hops(None))
         )
         return SQL(sql.JOURNAL_NEW).format(
-            hops=COMMA.join(hops), facts=self.facts("enqueue", due=False), **self.journal_names()
+            hops=COMMA.join(hops), facts=self.facts("enqueue", due=True), **self.journal_names()
         )

@@ -7,14 +7,16 @@ from a failing run are the exception: they are cleaned and cut, never refused, s
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from psycopg import Error
+from psycopg.adapt import PyFormat, Transformer
 
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.roles import CodeError, Errors, JsonError, TextError, TraceError
+from holdfast.engine.roles import CodeError, Column, Errors, JsonError, TextError, TraceError
 from holdfast.engine.values import Fault, Item
 from holdfast.engine.words import DELAY, PAYLOAD, RUN_AT
 from holdfast.errors import InvalidInput
@@ -27,13 +29,16 @@ INTEGERS = {
 }
 MAX_PAYLOAD_BYTES = 1024 * 1024
 LONGEST_WAIT = 100 * 365 * 86400.0
+POLICIES = ("none", "fixed", "exp")
 
 
-def columns_of(ledger: Ledger, item: Item) -> dict[str, Any]:
+def columns_of(ledger: Ledger, item: Item, by: str | None = None) -> dict[str, Any]:
     """The item as columns and their values; what is not given is left to the column's default."""
     found: dict[str, Any] = {}
     if ledger.key.make:
-        found[ledger.key.column] = ledger.key.make()
+        found[ledger.key.column] = stored(ledger.key.column, ledger.key.type, ledger.key.make())
+    if ledger.requester and by:
+        found[ledger.requester] = by
     _kind(ledger, item, found)
     _key(ledger, item, found)
     _numbers(ledger, item, found)
@@ -46,6 +51,13 @@ def columns_of(ledger: Ledger, item: Item) -> dict[str, Any]:
             spread_of(ledger, body)
         found[PAYLOAD] = body
     return found
+
+
+def requester(ledger: Ledger, by: str | None) -> str | None:
+    """Who asks, as it is stored: checked where it fills a column, else cleaned for the journal."""
+    if not by:
+        return None
+    return fitting(ledger, ledger.requester, by) if ledger.requester else absorb(by)
 
 
 def spread_of(ledger: Ledger, body: str | None) -> tuple[str, ...]:
@@ -67,8 +79,10 @@ def _kind(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
         if item.kind not in (None, ledger.name):
             raise InvalidInput(field="kind", message=f"{ledger.name} has one kind only: leave it out")
         return
-    if item.kind is None or not clean_text(ledger.kind, item.kind).strip():
+    if item.kind is None or not (bare := fitting(ledger, ledger.kind, item.kind).strip()):
         raise InvalidInput(field=ledger.kind, message="must not be empty")
+    if bare != item.kind:
+        raise InvalidInput(field=ledger.kind, message=f"{item.kind!r} has blanks around it")
     found[ledger.kind] = item.kind
 
 
@@ -77,7 +91,7 @@ def _key(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
         return
     if ledger.idempotency is None:
         raise InvalidInput(field="key", message=f"{ledger.name} has no idempotency key")
-    if not clean_text(ledger.idempotency.column, item.key):
+    if not fitting(ledger, ledger.idempotency.column, item.key):
         raise InvalidInput(field=ledger.idempotency.column, message="must not be empty: leave it out instead")
     found[ledger.idempotency.column] = item.key
 
@@ -94,6 +108,12 @@ def _numbers(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
         if _int4(column, item.limit) < 0:
             raise InvalidInput(field=column, message=f"must be 0 or more, not {item.limit}")
         found[column] = item.limit
+    if item.backoff is not None:
+        if ledger.policy is None:
+            raise InvalidInput(
+                field="backoff", message=f"{ledger.name} has no backoff of its own for each row"
+            )
+        found[ledger.policy] = _chosen(ledger.policy, POLICIES, item.backoff)
 
 
 def _int4(field: str, value: int) -> int:
@@ -114,7 +134,9 @@ def _when(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
     if item.delay is not None and item.run_at is not None:
         raise InvalidInput(field="delay", message="give delay or run_at, not both")
     if item.delay is not None:
-        if not isinstance(item.delay, (int, float)) or not 0 <= item.delay <= LONGEST_WAIT:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(item.delay, bool) or not isinstance(item.delay, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(field="delay", message=f"must be a number of seconds, not {item.delay!r}")
+        if not 0 <= item.delay <= LONGEST_WAIT:
             raise InvalidInput(field="delay", message=f"must be 0 or more seconds, not {item.delay!r}")
         if item.delay:
             found[DELAY] = float(item.delay)
@@ -123,41 +145,84 @@ def _when(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
 
 
 def aware(field: str, moment: datetime) -> datetime:
-    """The moment, if it has a zone: a time without one means nothing to a database."""
+    """The moment in UTC, if it has a zone: a time without one means nothing to a database."""
     if not isinstance(moment, datetime) or moment.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(field=field, message="must have a time zone, like 2030-01-31T12:00:00+00:00")
-    return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(field=field, message="must lie in the years 1 to 9999 of UTC") from None
 
 
 def _place(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
     if item.queue is not None:
         if ledger.queue is None:
             raise InvalidInput(field="queue", message=f"{ledger.name} has no queues")
-        if not clean_text(ledger.queue, item.queue).strip():
+        if not fitting(ledger, ledger.queue, item.queue).strip():
             raise InvalidInput(field=ledger.queue, message="must not be empty")
         found[ledger.queue] = item.queue
     if ledger.tenant is not None:
         if item.tenant is None:
             raise InvalidInput(field=ledger.tenant.name, message="must be given")
-        found[ledger.tenant.name] = typed(ledger.tenant.name, ledger.tenant.type, item.tenant)
+        found[ledger.tenant.name] = stored(ledger.tenant.name, ledger.tenant.type, item.tenant)
     elif item.tenant is not None:
         raise InvalidInput(field="tenant", message=f"{ledger.name} has no tenants")
-    known = {extra.name: extra.type for extra in ledger.extras}
-    for name, value in item.extras.items():
+    known = {extra.name: extra for extra in ledger.extras}
+    for name, value in (item.extras or {}).items():
         if name not in known:
-            raise InvalidInput(field=name, message=f"is not a column that {ledger.name} lets you fill")
+            raise InvalidInput(field=name, message=_no_extra(ledger, name))
         if value is not None:
-            found[name] = typed(name, known[name], value)
+            found[name] = _extra(ledger, known[name], value)
     if item.key is not None and ledger.idempotency:
         for name in ledger.idempotency.scope:
             if name not in found:
                 raise InvalidInput(field=name, message="must be given: the key is unique within it only")
 
 
+def _no_extra(ledger: Ledger, name: str) -> str:
+    if name == ledger.requester:
+        return "is filled by `by`"
+    return f"is not a column that {ledger.name} lets you fill"
+
+
+def _extra(ledger: Ledger, column: Column, value: Any) -> Any:
+    if column.choices:
+        return _chosen(column.name, column.choices, value)
+    found = stored(column.name, column.type, value)
+    return fitting(ledger, column.name, found) if isinstance(found, str) else found
+
+
+def _chosen(field: str, choices: tuple[str, ...], word: Any) -> str:
+    if word not in choices:
+        raise InvalidInput(field=field, message=f"must be one of {', '.join(choices)}, not {word!r}")
+    return word
+
+
+def fitting(ledger: Ledger, column: str, text: str) -> str:
+    """The text, if PostgreSQL can store it and the column is wide enough; it is never cut."""
+    limit = ledger.lengths.get(column)
+    if limit is not None and len(clean_text(column, text)) > limit:
+        raise InvalidInput(field=column, message=f"must have at most {limit} characters, and has {len(text)}")
+    return clean_text(column, text)
+
+
+def stored(field: str, kind: str, value: Any) -> Any:
+    """The value as every library can send it: as what it is where we know the type, else as a text."""
+    value = typed(field, kind, value)
+    if isinstance(value, str) or kind.lower() in ("uuid", *INTEGERS):
+        return value
+    if kind.lower() in ("json", "jsonb"):
+        return payload_text(value)
+    try:
+        return bytes(Transformer().get_dumper(value, PyFormat.TEXT).dump(value) or b"").decode()
+    except (Error, UnicodeError):
+        raise InvalidInput(field=field, message=f"{value!r} is nothing that PostgreSQL can store") from None
+
+
 def typed(field: str, kind: str, value: Any) -> Any:
     """The value as what a column of that type holds, where we know the type."""
     kind = kind.lower()
-    if kind == "uuid" and not isinstance(value, UUID):
+    if kind == "uuid" and type(value) is not UUID:  # asyncpg has a class of its own
         try:
             return UUID(str(value))
         except ValueError:

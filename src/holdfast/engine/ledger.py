@@ -47,7 +47,8 @@ class Ledger:
     left for another worker. `requester`: the column for who asked. `lengths`: how many characters a column
     takes. `defaults`: what the table itself puts into columns that an enqueue leaves out; where all are
     known, a bulk of unlike items is one statement. `backoff` is how long bad runs wait, unless their handler
-    says otherwise; `policy` is a column that names one of none, fixed and exp for each row.
+    says otherwise; `policy` is a column that names one of none, fixed and exp for each row,
+    and `policy_type` that column's type.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Ledger:
     tenant: Tenant | None = None
     requester: str | None = None
     policy: str | None = None
+    policy_type: str = "text"
     extras: tuple[Column, ...] = ()
     lengths: Mapping[str, int] = field(default_factory=dict[str, int])
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -108,6 +110,25 @@ class Ledger:
         if self.attempts is None or limit is None:
             return True
         return (attempts + 1 if self.attempts.counts == "runs" else attempts) >= limit
+
+    def step(self, verb: str, prev: str | None) -> int:
+        """What `verb` adds to the count of attempts of a row that was in `prev`; requeue begins at 0."""
+        if self.attempts is None:
+            return 0
+        began = int(prev == self.lifecycle.running)
+        match self.attempts.counts, verb:
+            case "runs", "finish" | "retry" | "exhaust" | "reject" | "lose":
+                return began
+            case "retries", "retry":
+                return 1
+            case "retries", "lose" if self.to("lose") not in self.ends:
+                return began
+            case "starts", "claim":
+                return 1
+            case "starts", "snooze" | "release":
+                return -1
+            case _:
+                return 0
 
     def columns(self) -> Iterable[tuple[str, str]]:
         """Every (role, column) that the declaration names."""
@@ -148,7 +169,7 @@ class Ledger:
             if table in sql.NAMES or table.startswith("lane_"):
                 yield f"the table {table!r} has a name that our statements use: write it as `schema.{table}`"
         further = (*self.extras, self.tenant) if self.tenant else self.extras
-        for word in (self.key.type, self.state_type, *(column.type for column in further)):
+        for word in (self.key.type, self.state_type, self.policy_type, *(column.type for column in further)):
             if not TYPE.fullmatch(word):
                 yield f"{word!r} is not the name of a PostgreSQL type"
         yield from self.lifecycle.problems()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from psycopg.sql import SQL, Composable, Identifier, Literal
@@ -27,7 +27,7 @@ class Moves(Words):
             union=SQL(" union all ").join(SQL(sql.PICKS).format(lane_name(lane)) for lane in ledger.lanes),
             rank=COMMA.join(order_by(name, order) for name, order in rank),
             sets=effects.sets(ledger, "claim"),
-            returning=COMMA.join(effects.column_of(name) for name in self.claim_columns()),
+            returning=COMMA.join(map(effects.column_of, dict.fromkeys(self.claim_columns()))),
             journal=self._journal("claim", ledger.lifecycle.of("claim"), SQL("picked")),
             answer=self.answer(),
         )
@@ -73,6 +73,8 @@ class Moves(Words):
             ledger.fence,
             ledger.attempts and ledger.attempts.column,
             limit if isinstance(limit, str) else None,
+            *self.claim_extras().values(),
+            *self.told_columns(),
         )
         return tuple(name for name in maybe if name)
 
@@ -85,30 +87,55 @@ class Moves(Words):
     @cached_property
     def orders(self) -> Mapping[Verb, bytes]:
         """What a person says about any row: guarded by its state."""
+        return self._orders(SQL("true"))
+
+    @cached_property
+    def own_orders(self) -> Mapping[Verb, bytes]:
+        """The same about the rows of one tenant."""
+        tenant = self.ledger.tenant
+        if tenant is None:
+            return {}
+        return self._orders(SQL("t.{} = %(tenant)s").format(Identifier(tenant.name)))
+
+    def _orders(self, whose: Composable) -> Mapping[Verb, bytes]:
         lifecycle = self.ledger.lifecycle
-        return {verb: self._move(verb, None) for verb in PERSONAL if lifecycle.of(verb)}
+        return {verb: self._move(verb, None, whose) for verb in PERSONAL if lifecycle.of(verb)}
 
     def _held_from(self, verb: Verb) -> tuple[str, ...]:
         held = self.ledger.lifecycle.held
         return tuple(state for state in self.ledger.lifecycle.allowed(verb) if state in held)
 
-    def _move(self, verb: Verb, guard: Composable | None) -> bytes:
+    def _move(self, verb: Verb, guard: Composable | None, whose: Composable | None = None) -> bytes:
         ledger = self.ledger
         states = self._held_from(verb) if guard else ledger.lifecycle.allowed(verb)
         types = self.move_types(verb, fenced=guard is not None)
         later = SQL(LATER[ledger.times.kind]).format(SQL("clock.now"), SQL("m.delay"))
+        before = self._before(verb) if guard is None else dict[str, str]()
         return self.render(
-            sql.MOVE if len(states) == 1 else sql.MOVE_LOCKED,
+            sql.MOVE if guard and len(states) == 1 else sql.MOVE_LOCKED,
             arrays=self.arrays(types),
             names=COMMA.join(Identifier(name) for name in types),
             prev=SQL("{}::text").format(Literal(states[0])),
+            before=SQL("").join(
+                SQL(", t.{} as {}").format(Identifier(column), Identifier(f"before_{fact}"))
+                for fact, column in before.items()
+            ),
             due=later if "delay" in types else SQL("clock.now"),
-            guard=guard or SQL("true"),
+            guard=guard or whose or SQL("true"),
             states=literals(states),
             sets=effects.sets(ledger, verb),
             returning=COMMA.join(effects.column_of(name) for name in self.told_columns()),
-            journal=self._journal(verb, ledger.lifecycle.of(verb), SQL("moves")),
+            journal=self._journal(verb, ledger.lifecycle.of(verb), SQL("moves"), before),
         )
+
+    def _before(self, verb: Verb) -> Mapping[str, str]:
+        """What the event of a person's order tells of the row before it: fact -> column."""
+        ledger = self.ledger
+        if ledger.journal is None:
+            return {}
+        if verb == "requeue":
+            return {"attempt_before": ledger.attempts.column} if ledger.attempts else {}
+        return {"worker": ledger.owner}
 
     def move_types(self, verb: Verb, *, fenced: bool) -> Mapping[str, str]:
         """The arrays that a move takes, and the types of their elements."""
@@ -144,7 +171,9 @@ class Moves(Words):
             journal=self._journal("progress", (Edge("start", frm=(running,), to=running),), SQL("moves")),
         )
 
-    def _journal(self, verb: str, edges: Iterable[Edge], source: Composable) -> Composable:
+    def _journal(
+        self, verb: str, edges: Sequence[Edge], source: Composable, before: Mapping[str, str] | None = None
+    ) -> Composable:
         if self.ledger.journal is None:
             return SQL("")
         hops = (
@@ -153,10 +182,16 @@ class Moves(Words):
             for start in edge.frm
             for step, hop in enumerate(edge.hops(start))
         )
+        updated = self.ledger.times.updated
+        earlier = (
+            SQL("{}, m.{}").format(Literal(fact), Identifier(f"before_{fact}")) for fact in before or {}
+        )
+        due = verb != "progress" and effects.sets_due(self.ledger, edges[0].verb)
         return SQL(sql.JOURNAL).format(
             hops=COMMA.join(hops),
-            facts=self.facts(verb, due=verb in effects.LATER),
+            facts=self.facts(verb, *earlier, due=due),
             source=source,
+            moment=effects.column_of(updated) if updated else SQL("m.now"),
             extra=SQL("%(detail)s::jsonb") if verb == "claim" else SQL("m.detail"),
             **self.journal_names(),
         )

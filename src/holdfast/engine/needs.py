@@ -74,6 +74,8 @@ LOST: Mapping[str, str] = {
     "lease": "the rows of a dead worker never come back",
     "tenant": "enqueue cannot say whose row it is",
     "extra": "enqueue cannot fill it",
+    "requester": "nobody sees who asked for a row",
+    "policy": "a row cannot say how its retries wait",
     "order": "rows are not claimed in the declared order",
     "journal": "moves cannot be told, so they cannot happen",
 }
@@ -156,7 +158,14 @@ def journal_needs(ledger: Ledger, types: Mapping[str, str]) -> list[Need]:
         journal.next: TEXT,
         journal.detail: ("jsonb", "json"),
     }
-    return [
+    counter = Need(
+        role="journal",
+        column=journal.seq,
+        fits=("bigint",),
+        strained=("integer",),
+        made=SQL("bigint generated always as identity"),
+    )
+    return [counter] + [
         Need(
             role="journal",
             column=name,
@@ -183,6 +192,8 @@ ANY_LEDGER: Mapping[str, Mapping[str, Any]] = {
     "priority": {"fits": SERIALS, "default": ZERO, "bare": "warning"},
     "queue": {"fits": TEXT, "default": SQL("'default'"), "bare": "missing"},
     "idempotency key": {"fits": TEXT, "nulls": "wanted"},
+    "requester": {"fits": TEXT, "nulls": "wanted"},
+    "policy": {},
 }
 
 
@@ -368,6 +379,13 @@ def _nulls(need: Need, column: LiveColumn, table: Composable) -> Iterable[Findin
 
 
 def _default(need: Need, column: LiveColumn, table: Composable) -> Iterable[Finding]:
+    if need.role == "journal" and need.made and not column.fills_itself:
+        yield Finding(
+            severity="missing",
+            what=f"{_named(need)} does not count by itself",
+            promise_lost="nobody knows in which order events were written",
+            remedy_sql=statement(queries.ADD_IDENTITY, table=table, column=Identifier(column.name)),
+        )
     if need.default is None or column.fills_itself:
         return
     refused = column.not_null and not need.written

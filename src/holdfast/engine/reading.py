@@ -5,21 +5,55 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from psycopg import Error
-
-from holdfast.engine import intake
+from holdfast.engine import effects, intake
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.values import Filter, Move, Row
+from holdfast.engine.values import Fault, Filter, Move, Row
 from holdfast.engine.words import DELAY, PAYLOAD, RUN_AT
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, NotAllowed
+
+MESSAGE_LENGTH = 2048  # characters of an error that an event tells, where the ledger sets no other limit
 
 
 def key_of(ledger: Ledger, id: Any) -> Any:
     """The id as the key's own type, or `InvalidInput`."""
     return intake.typed(ledger.key.column, ledger.key.type, id)
+
+
+def tenant_of(ledger: Ledger, tenant: Any) -> Any:
+    """The tenant as its column's own type, None for all of them, or `InvalidInput`."""
+    if tenant is None:
+        return None
+    if ledger.tenant is None:
+        raise InvalidInput(field="tenant", message=f"{ledger.name} has no tenants")
+    return intake.typed(ledger.tenant.name, ledger.tenant.type, tenant)
+
+
+def within(ledger: Ledger, which: Filter, tenant: Any) -> Filter:
+    """The filter within one tenant's rows, where one is given: it decides, whatever the filter says."""
+    whose, asked = tenant_of(ledger, tenant), tenant_of(ledger, which.tenant)
+    if whose is None:
+        return which
+    if asked not in (None, whose):
+        raise NotAllowed(message=f"the filter names another {ledger.tenant and ledger.tenant.name}")
+    return replace(which, tenant=whose)
+
+
+def one(ledger: Ledger, id: Any, tenant: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The conditions that mean one row, of one tenant where it is given, and their parameters."""
+    params: dict[str, Any] = {"id": key_of(ledger, id)}
+    if (whose := tenant_of(ledger, tenant)) is not None:
+        params["tenant"] = whose
+    return tuple(params), params
+
+
+def must_lie(limit: int, most: int) -> None:
+    """Refuses a number of rows that no page has."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(field="limit", message=f"must lie between 1 and {most}, not {limit}")
 
 
 def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -39,9 +73,7 @@ def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str
     if which.queue is not None and ledger.queue is None:
         raise InvalidInput(field="queue", message=f"{ledger.name} has no queues")
     if which.tenant is not None:
-        if ledger.tenant is None:
-            raise InvalidInput(field="tenant", message=f"{ledger.name} has no tenants")
-        params["tenant"] = intake.typed(ledger.tenant.name, ledger.tenant.type, which.tenant)
+        params["tenant"] = tenant_of(ledger, which.tenant)
     for name in ("created_after", "created_before"):
         if (moment := getattr(which, name)) is not None:
             params[name] = intake.aware(name, moment)
@@ -64,17 +96,26 @@ def decode_cursor(ledger: Ledger, cursor: str) -> dict[str, Any]:
         raise InvalidInput(field="cursor", message="is not one that a page gave out") from None
 
 
-def detail(move: Move, worker: str | None) -> dict[str, Any]:
-    """What the event of a move tells beside verb, attempt and fence."""
-    told: dict[str, Any] = {"worker": worker} if worker else {}
-    if move.fault:
-        told["error"] = {
-            "code": intake.absorb(move.fault.code),
-            "message": intake.absorb(move.fault.message, 2048),
-        }
+def detail(ledger: Ledger, move: Move, by: str | None = None) -> dict[str, Any]:
+    """What the event of a move tells beside verb, attempt and fence. An error as its columns have it."""
+    told: dict[str, Any] = {"worker": move.claim.owner} if move.claim.owner else {}
+    if by:
+        told["by"] = intake.absorb(by)
+    if move.fault and (ledger.errors is None or effects.writes_error(ledger, move.verb)):
+        told["error"] = told_error(ledger, move.fault)
+    elif move.fault:
+        told["reason"] = intake.absorb(move.fault.message, MESSAGE_LENGTH)
     if move.verb == "finish" and move.result is not None:
         told["result"] = move.result
     return told
+
+
+def told_error(ledger: Ledger, fault: Fault) -> dict[str, str]:
+    """A fault as an event tells it, cut where its columns are."""
+    errors = ledger.errors
+    length = getattr(errors, "message_length", None) or getattr(errors, "length", None) or MESSAGE_LENGTH
+    code = intake.absorb(fault.code, getattr(errors, "code_length", None))
+    return {"code": code, "message": intake.absorb(fault.message, length)}
 
 
 def must_be_plain(ledger: Ledger, shape: tuple[str, ...]) -> None:
@@ -86,9 +127,3 @@ def must_be_plain(ledger: Ledger, shape: tuple[str, ...]) -> None:
         raise InvalidInput(field="delay", message="cannot be computed by COPY: use enqueue_many")
     if PAYLOAD in shape and not isinstance(ledger.payload, str):
         raise InvalidInput(field="payload", message="is spread over columns here: use enqueue_many")
-
-
-def refused(error: Error) -> InvalidInput:
-    """What the database said of a row that it would not take."""
-    field = error.diag.column_name or error.diag.constraint_name or "item"
-    return InvalidInput(field=field, message=error.diag.message_primary or str(error))

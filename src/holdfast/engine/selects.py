@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 
 from psycopg.sql import SQL, Composable, Identifier
 
@@ -21,6 +21,10 @@ class Selects(Words):
         self.rows = cache(self._rows)
         self.keys = cache(self._keys)
         self.counts = cache(self._counts)
+        self.row = cache(self._one)
+        self.verify = cache(self._verify)
+        self.last_key = cache(self._last_key)
+        self.states = cache(self._states)
 
     def _rows(self, shape: tuple[str, ...]) -> bytes:
         ledger = self.ledger
@@ -33,6 +37,28 @@ class Selects(Words):
             conditions=self._conditions(shape),
             order=COMMA.join(newest),
         )
+
+    def _one(self, shape: tuple[str, ...]) -> bytes:
+        """One row, with what the journal alone knows of it."""
+        journal = self.ledger.journal
+        if journal is None:
+            return self.rows(shape)
+        names = self.journal_names() | {"of": Identifier(journal.row), "seq": Identifier(journal.seq)}
+        finished = SQL("{}").format(self.ledger.to("finish"))
+        return self.render(
+            sql.ROW,
+            **(names | {"row": self._row(), "conditions": self._conditions(shape), "finished": finished}),
+        )
+
+    @cached_property
+    def events(self) -> bytes | None:
+        """The timeline of one row; None where there is no journal."""
+        journal = self.ledger.journal
+        if journal is None:
+            return None
+        moment = SQL(TO_MOMENT[self.ledger.times.kind]).format(SQL("e.{}").format(Identifier(journal.at)))
+        names = self.journal_names() | {"of": Identifier(journal.row), "seq": Identifier(journal.seq)}
+        return self.render(sql.EVENTS, moment=moment, **names)
 
     def _keys(self, shape: tuple[str, ...]) -> bytes:
         return self.render(sql.KEYS, conditions=self._conditions(shape))
@@ -60,6 +86,7 @@ class Selects(Words):
                 created, moment.format(SQL("%(created_before)s::timestamptz"))
             ),
             "after_key": SQL("t.{} > %(after_key)s").format(self.key),
+            "until_key": SQL("t.{} <= %(until_key)s").format(self.key),
             "cursor": SQL("(t.{}, t.{}) < ({}, %(before_key)s::{})").format(
                 created, self.key, moment.format(SQL("%(before)s::timestamptz")), SQL(self.key_type())
             ),
@@ -81,6 +108,9 @@ class Selects(Words):
             "limit": effects.column_of(limit) if isinstance(limit, str) else SQL("{}::int").format(limit),
             "error": self._error(),
             "columns": SQL("to_jsonb(t.*)"),
+            "tenant": SQL("t.{}").format(Identifier(ledger.tenant.name))
+            if ledger.tenant
+            else SQL("null::text"),
         }
         moments = {
             "due": ledger.due and ledger.due.column,
@@ -102,8 +132,68 @@ class Selects(Words):
             case JsonError(column=column):
                 return SQL("t.{} ->> 'message'").format(Identifier(column))
             case CodeError(code=code, message=message):
-                return SQL("nullif(concat_ws(': ', t.{}, t.{}), '')").format(
-                    *map(Identifier, (code, message))
+                # A message of ours may begin with its class already.
+                told = SQL(
+                    "case when starts_with(t.{1}, t.{0} || ':') then t.{1}::text"
+                    " else nullif(concat_ws(': ', t.{0}, t.{1}), '') end"
                 )
+                return told.format(Identifier(code), Identifier(message))
             case TraceError(message=message):
                 return effects.column_of(message)
+
+    def _verify(self, shape: tuple[str, ...]) -> bytes:
+        """Rows with their events, for `verify`; times as the numbers that they are stored as."""
+        journal = self.ledger.journal
+        assert journal
+        facts = self._facts()
+        names = self.journal_names() | {"of": Identifier(journal.row), "seq": Identifier(journal.seq)}
+        return self.render(
+            sql.VERIFY,
+            facts=named(facts),
+            nothing=COMMA.join([SQL("null")] * len(facts)),
+            conditions=self._conditions(shape),
+            **names,
+        )
+
+    def _last_key(self, shape: tuple[str, ...]) -> bytes:
+        return self.render(sql.LAST_KEY, conditions=self._conditions(shape))
+
+    def _states(self, shape: tuple[str, ...]) -> bytes:
+        """How many rows are in each state, and since when the oldest has been there at all."""
+        oldest = SQL("min(t.{})").format(Identifier(self.ledger.times.created))
+        moment = SQL(TO_MOMENT[self.ledger.times.kind]).format(oldest)
+        return self.render(sql.STATES, oldest=moment, conditions=self._conditions(shape))
+
+    def _facts(self) -> dict[str, Composable]:
+        """What the events of a row must lead to."""
+        ledger, times = self.ledger, self.ledger.times
+        code, message = self._fault()
+        columns = {"attempts": ledger.attempts and ledger.attempts.column, "fence": ledger.fence}
+        columns |= {"started": times.started, "finished": times.finished}
+        return {
+            "key": SQL("t.{}").format(self.key),
+            "state": SQL("t.{}::text").format(self.state),
+            "owner": self.holder(),
+            **{
+                name: effects.column_of(column) if column else SQL("null::bigint")
+                for name, column in columns.items()
+            },
+            "code": code,
+            "message": message,
+        }
+
+    def _fault(self) -> tuple[Composable, Composable]:
+        """The class and the text of the last error, each where it has a place of its own."""
+        nowhere = SQL("null::text")
+        match self.ledger.errors:
+            case None:
+                return nowhere, nowhere
+            case TextError(column=message) | TraceError(message=message):
+                return nowhere, effects.column_of(message)
+            case JsonError(column=column):
+                code, message = (
+                    SQL("t.{} ->> {}").format(Identifier(column), n) for n in ("code", "message")
+                )
+                return code, message
+            case CodeError(code=code, message=message):
+                return effects.column_of(code), effects.column_of(message)

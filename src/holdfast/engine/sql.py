@@ -94,7 +94,7 @@ asked as materialized (
     from clock, unnest({arrays}) as m ({names})
 ),
 moves as materialized (
-    select m.*, t.{state}::text as prev
+    select m.*, t.{state}::text as prev{before}
     from {table} as t join asked as m on t.{key} = m.key
     where {guard} and t.{state} in ({states})
     order by t.{key}
@@ -117,7 +117,7 @@ hops (start, step, prev, next) as (
 ),
 told as (
     insert into {journal} ({row}, {at}, {prev}, {next}, {detail})
-    select t.{key}, m.now, h.prev, h.next,
+    select t.{key}, {moment}, h.prev, h.next,
         jsonb_strip_nulls(jsonb_build_object({facts})) || coalesce({extra}, '{{}}')
     from moved as t
     join {source} as m on m.key = t.{key}
@@ -125,7 +125,8 @@ told as (
     order by t.{key}, h.step
 )"""
 
-# The event of a new row. One caller, one detail for the whole bulk.
+# The event of a new row. One caller, one detail for the whole bulk. JSON goes in as text: a library may have
+# been told to make JSON of whatever it is given for a column of that type.
 JOURNAL_NEW: LiteralString = """,
 hops (step, prev, next) as (
     values {hops}
@@ -133,7 +134,7 @@ hops (step, prev, next) as (
 told as (
     insert into {journal} ({row}, {at}, {prev}, {next}, {detail})
     select t.{key}, clock.now, h.prev, h.next,
-        jsonb_strip_nulls(jsonb_build_object({facts})) || coalesce(%(detail)s::jsonb, '{{}}')
+        jsonb_strip_nulls(jsonb_build_object({facts})) || coalesce(%(detail)s::text::jsonb, '{{}}')
     from clock, moved as t, hops as h
     order by t.{key}, h.step
 )"""
@@ -143,7 +144,7 @@ with clock as materialized (
     select {clock} as now
 ),
 items as materialized (
-    select i.*, clock.now as "+now"
+    select {items}, i."+place", clock.now as "+now"
     from clock, unnest({arrays}) with ordinality as i ({names}, "+place")
 ),
 moved as (
@@ -152,7 +153,7 @@ moved as (
     order by i."+place"{conflict}
     returning {returning}
 ){journal}
-select t.*, bell.rung from moved as t, (select pg_notify({channel}, '') as rung) as bell
+select {answer}, bell.rung from moved as t, (select pg_notify({channel}, '') as rung) as bell
 """
 
 TOUCH: LiteralString = """
@@ -168,6 +169,14 @@ from {table} as t
 join unnest({arrays}) with ordinality as i ({names}, "+place") on {match}
 where {predicate}
 """
+
+# All or none, inside the caller's transaction; and where there is none. Both undo and stay inside.
+SAVE: LiteralString = "savepoint holdfast"
+UNDO: LiteralString = "rollback to savepoint holdfast"
+KEEP: LiteralString = "release savepoint holdfast"
+BEGIN: LiteralString = "begin"
+RESTART: LiteralString = "rollback and chain"
+COMMIT: LiteralString = "commit"
 
 MOMENT: LiteralString = "select {clock} as now"
 
@@ -239,6 +248,34 @@ order by {order}
 limit %(limit)s
 """
 
+# The same of one row, with what its journal alone knows.
+ROW: LiteralString = """\
+select {row},
+    case when t.{state} = {finished} then (
+        select e.{detail} -> 'result' from {journal} as e
+        where e.{of} = t.{key} and e.{next} = {finished} order by e.{seq} desc limit 1
+    ) end as result,
+    (
+        select e.{detail} ->> 'stage' from {journal} as e
+        where e.{of} = t.{key} and e.{detail} -> 'stage' is not null order by e.{seq} desc limit 1
+    ) as stage,
+    (
+        select (e.{detail} ->> 'progress')::float8 from {journal} as e
+        where e.{of} = t.{key} and e.{detail} -> 'progress' is not null order by e.{seq} desc limit 1
+    ) as progress
+from {table} as t
+where {conditions}
+"""
+
+EVENTS: LiteralString = """\
+select e.{seq} as seq, {moment} as at, e.{prev} as prev, e.{next} as next,
+    coalesce(e.{detail}, '{{}}') as detail
+from {journal} as e
+where e.{of} = %(id)s and e.{seq} > %(after)s
+order by e.{seq}
+limit %(limit)s
+"""
+
 KEYS: LiteralString = """\
 select t.{key} as key
 from {table} as t
@@ -253,4 +290,50 @@ from {table} as t
 where {conditions}
 group by 1, 2
 order by 1, 2
+"""
+
+# Rows in the order of their keys, each followed by its events: one snapshot, so that both must agree. Where
+# seq is null stands the row itself. The union makes the planner ask the journal's index row by row.
+VERIFY: LiteralString = """\
+with picked as materialized (
+    select {facts}
+    from {table} as t
+    where {conditions}
+    order by t.{key}
+    limit %(limit)s
+)
+select e.*
+from picked as p, lateral (
+    select null as seq, null as at, null as prev, null as next, null as detail, p.*
+    union all
+    select j.{seq}, j.{at}, j.{prev}::text, j.{next}::text, j.{detail}::text, {nothing}
+    from {journal} as j
+    where j.{of} = p.key
+) as e
+order by p.key, e.seq nulls first
+"""
+
+# Where a verification ends: rows that are added while it runs are left to the next one.
+LAST_KEY: LiteralString = """\
+select t.{key} as key
+from {table} as t
+where {conditions}
+order by t.{key} desc
+limit 1
+"""
+
+# Both end with the transaction. The role as it was comes first: the list is evaluated in its order.
+CONFINE: LiteralString = """\
+select current_setting('role') as before,
+    set_config('role', coalesce(%(role)s, current_setting('role')), true),
+    set_config(%(setting)s, %(tenant)s, true)
+"""
+
+UNCONFINE: LiteralString = "select set_config('role', %(role)s, true)"
+
+STATES: LiteralString = """\
+select t.{state}::text as state, count(*) as rows, {oldest} as oldest
+from {table} as t
+where {conditions}
+group by 1
 """

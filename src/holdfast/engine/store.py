@@ -19,12 +19,12 @@ import msgspec
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import class_row, tuple_row
 
-from holdfast.engine import intake, reading, sql
+from holdfast.engine import callers, effects, intake, reading, sql
 from holdfast.engine.adding import Adder
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
 from holdfast.engine.statements import Statements
-from holdfast.engine.values import Claimed, Count, Fault, Filter, Item, Move, Page, Receipt, Row
+from holdfast.engine.values import Claimed, Count, Event, Fault, Filter, Item, Move, Page, Receipt, Row
 from holdfast.engine.words import array
 from holdfast.errors import ClaimLost, IllegalEdge, InvalidInput, NotFound
 
@@ -33,7 +33,7 @@ Connection = AsyncConnection[Any]
 # Makes the owner token of each claim its own, also when a process comes back under its old worker id.
 _claims = itertools.count(secrets.randbelow(10**15))
 WAKING: tuple[Verb, ...] = ("release", "lose", "requeue")
-BATCH = 1000
+BATCH, PAGE = 1000, 100  # rows in one statement of ours, and in one page for people
 
 
 class Store:
@@ -46,18 +46,29 @@ class Store:
 
     # -- enqueue -------------------------------------------------------------------------------------
 
+    # On a connection of any library that `callers` knows, in the caller's own transaction.
+
     async def enqueue(
-        self, conn: Connection, item: Item, *, by: str | None = None, now: datetime | None = None
+        self, conn: Any, item: Item, *, by: str | None = None, now: datetime | None = None
     ) -> Receipt:
         """Adds one row, or answers with the row that has its key already."""
-        (receipt,) = await self.adder.add(conn, [intake.columns_of(self.ledger, item)], by, now)
+        (receipt,) = await callers.run(conn, self.adder.add_one(item, by, now))
         return receipt
 
     async def enqueue_many(
-        self, conn: Connection, items: Iterable[Item], *, by: str | None = None, now: datetime | None = None
+        self, conn: Any, items: Iterable[Item], *, by: str | None = None, now: datetime | None = None
     ) -> list[Receipt]:
         """Adds all items or none, and answers in their order. A key that comes twice is one row."""
-        return await self.adder.add(conn, list(self.adder.checked(items)), by, now)
+        return await callers.run(conn, self.adder.add_many(items, by, now))
+
+    def enqueue_sync(self, conn: Any, item: Item, *, by: str | None = None) -> Receipt:
+        """`enqueue`, on a connection that is not async."""
+        (receipt,) = callers.run_sync(conn, self.adder.add_one(item, by, None))
+        return receipt
+
+    def enqueue_many_sync(self, conn: Any, items: Iterable[Item], *, by: str | None = None) -> list[Receipt]:
+        """`enqueue_many`, on a connection that is not async."""
+        return callers.run_sync(conn, self.adder.add_many(items, by, None))
 
     async def copy(self, conn: Connection, items: Iterable[Item], *, now: datetime | None = None) -> int:
         """Adds very many rows by COPY, all or none, and answers how many. For items without a key."""
@@ -142,26 +153,32 @@ class Store:
         return [msgspec.structs.replace(claim, state=state) for claim in claims if claim in started]
 
     async def move(
-        self, conn: Connection, moves: Sequence[Move], *, now: datetime | None = None
+        self,
+        conn: Connection,
+        moves: Sequence[Move],
+        *,
+        by: str | None = None,
+        now: datetime | None = None,
     ) -> frozenset[Any]:
         """Writes the ends of some runs; answers with the keys of the rows that were still ours.
 
-        Each row is judged alone: one whose claim is lost stays as it is and does not spoil the others.
+        Each row is judged alone: one whose claim is lost stays as it is and does not spoil the others. `by`
+        is who writes, where it is not the worker that holds the rows.
         """
         if len({one.verb for one in moves}) <= 1:
-            return await _keys_of(await self._send_moves(conn, moves, now))
+            return await _keys_of(await self._send_moves(conn, moves, now, by))
         async with conn.pipeline():  # one transaction for the server, as long as nothing is fetched
-            ends = await self._send_moves(conn, moves, now)
+            ends = await self._send_moves(conn, moves, now, by)
         return await _keys_of(ends)
 
     async def _send_moves(
-        self, conn: Connection, moves: Sequence[Move], now: datetime | None
+        self, conn: Connection, moves: Sequence[Move], now: datetime | None, by: str | None = None
     ) -> list[AsyncCursor[Any]]:
         verbs: dict[Verb, list[Move]] = {}
         for one in moves:
             verbs.setdefault(one.verb, []).append(one)
         ends = [
-            await self._send(conn, verb, part, now)
+            await self._send(conn, verb, part, now, by)
             for verb, group in verbs.items()
             if verb in self.sql.moves
             for part in _rounds(group)
@@ -176,14 +193,21 @@ class Store:
             raise ClaimLost(what=self.ledger.name, id=move.claim.id, fence=move.claim.fence)
 
     async def _send(
-        self, conn: Connection, verb: Verb, moves: Sequence[Move], now: datetime | None
+        self,
+        conn: Connection,
+        verb: Verb,
+        moves: Sequence[Move],
+        now: datetime | None,
+        by: str | None = None,
     ) -> AsyncCursor[Any]:
         types = self.sql.move_types(verb, fenced=True)
-        columns = self._move_columns(moves, types)
+        columns = self._move_columns(moves, types, by)
         params: dict[str, Any] = {array(place): columns[name] for place, name in enumerate(types)}
         return await conn.cursor(row_factory=tuple_row).execute(self.sql.moves[verb], params | {"now": now})
 
-    def _move_columns(self, moves: Sequence[Move], types: Mapping[str, str]) -> dict[str, Sequence[Any]]:
+    def _move_columns(
+        self, moves: Sequence[Move], types: Mapping[str, str], by: str | None
+    ) -> dict[str, Sequence[Any]]:
         """What some moves write, column by column."""
         columns: dict[str, Sequence[Any]] = {
             "key": [move.claim.id for move in moves],
@@ -192,7 +216,7 @@ class Store:
             "delay": [move.delay for move in moves],
         }
         if "detail" in types:
-            columns["detail"] = [json.dumps(reading.detail(move, move.claim.owner)) for move in moves]
+            columns["detail"] = [json.dumps(reading.detail(self.ledger, move, by)) for move in moves]
         if self.ledger.errors and "error_0" in types:
             errors = [intake.error_values(self.ledger.errors, move.fault) for move in moves]
             columns |= {f"error_{place}": column for place, column in enumerate(zip(*errors, strict=True))}
@@ -275,16 +299,28 @@ class Store:
     # -- people --------------------------------------------------------------------------------------
 
     async def cancel(
-        self, conn: Connection, id: Any, *, by: str | None = None, now: datetime | None = None
+        self,
+        conn: Connection,
+        id: Any,
+        *,
+        tenant: Any = None,
+        by: str | None = None,
+        now: datetime | None = None,
     ) -> None:
         """Calls a row off, at once, whoever holds it; a running handler is told."""
-        await self._order_one(conn, "cancel", id, by, now)
+        await self._order_one(conn, "cancel", id, tenant, by, now)
 
     async def requeue(
-        self, conn: Connection, id: Any, *, by: str | None = None, now: datetime | None = None
+        self,
+        conn: Connection,
+        id: Any,
+        *,
+        tenant: Any = None,
+        by: str | None = None,
+        now: datetime | None = None,
     ) -> None:
         """Lets a row that ended badly run again, with all its attempts."""
-        await self._order_one(conn, "requeue", id, by, now)
+        await self._order_one(conn, "requeue", id, tenant, by, now)
 
     async def cancel_where(
         self, conn: Connection, which: Filter, *, by: str | None = None, now: datetime | None = None
@@ -299,11 +335,11 @@ class Store:
         return await self._order_where(conn, "requeue", which, by, now)
 
     async def _order_one(
-        self, conn: Connection, verb: Verb, id: Any, by: str | None, now: datetime | None
+        self, conn: Connection, verb: Verb, id: Any, tenant: Any, by: str | None, now: datetime | None
     ) -> None:
-        key = reading.key_of(self.ledger, id)
-        if not await self._order(conn, verb, [key], by, now):
-            row = await self.get(conn, key)
+        key, tenant = reading.key_of(self.ledger, id), reading.tenant_of(self.ledger, tenant)
+        if not await self._order(conn, verb, [key], tenant, by, now):
+            row = await self.get(conn, key, tenant=tenant)
             allowed = ", ".join(self.ledger.lifecycle.allowed(verb)) or "no state"
             raise IllegalEdge(verb=verb, what=self.ledger.name, id=row.id, state=row.state, allowed=allowed)
 
@@ -323,16 +359,26 @@ class Store:
             keys = sorted(await self._keys(conn, query, params | {"after_key": after, "limit": BATCH}))
             if not keys:
                 return done
-            done += len(await self._order(conn, verb, keys, by, now))
+            done += len(await self._order(conn, verb, keys, params.get("tenant"), by, now))
             after = keys[-1]
 
     async def _order(
-        self, conn: Connection, verb: Verb, keys: Sequence[Any], by: str | None, now: datetime | None
+        self,
+        conn: Connection,
+        verb: Verb,
+        keys: Sequence[Any],
+        tenant: Any,
+        by: str | None,
+        now: datetime | None,
     ) -> frozenset[Any]:
-        if verb not in self.sql.orders:
+        orders = self.sql.orders if tenant is None else self.sql.own_orders
+        if verb not in orders:
             return frozenset()
         fault = Fault(code="CANCELLED", message=self.ledger.cancelled_text or "")
-        values: dict[str, Any] = {"detail": json.dumps({"by": intake.absorb(by)} if by else {})}
+        told: dict[str, Any] = {"by": intake.absorb(by)} if by else {}
+        if effects.writes_error(self.ledger, verb):
+            told["error"] = reading.told_error(self.ledger, fault)
+        values: dict[str, Any] = {"detail": json.dumps(told)}
         if self.ledger.errors:
             errors = intake.error_values(self.ledger.errors, fault)
             values |= {f"error_{place}": value for place, value in enumerate(errors)}
@@ -342,37 +388,50 @@ class Store:
             for place, name in enumerate(types)
         }
         async with conn.transaction():
-            moved = await self._keys(conn, self.sql.orders[verb], params | {"now": now})
+            moved = await self._keys(conn, orders[verb], params | {"tenant": tenant, "now": now})
             if moved:
                 await self.ring(conn, self.ledger.cancel_channel if verb == "cancel" else None)
         return moved
 
     # -- reading -------------------------------------------------------------------------------------
 
-    async def get(self, conn: Connection, id: Any) -> Row:
-        """One row, or `NotFound`."""
-        key = reading.key_of(self.ledger, id)
-        rows = await self._rows(conn, ("id",), {"id": key, "limit": 1})
+    async def get(self, conn: Connection, id: Any, *, tenant: Any = None) -> Row:
+        """One row, with its result and how far it has come, or `NotFound`: also for another tenant's."""
+        shape, params = reading.one(self.ledger, id, tenant)
+        rows = await self._rows(conn, self.sql.row(shape), params | {"limit": 1})
         if not rows:
-            raise NotFound(what=self.ledger.name, id=key)
+            raise NotFound(what=self.ledger.name, id=params["id"])
         return rows[0]
+
+    async def timeline(
+        self, conn: Connection, id: Any, *, tenant: Any = None, after: int = 0, limit: int = 1000
+    ) -> list[Event]:
+        """The events of one row in their order, from the one after `after`; or `NotFound`."""
+        if self.sql.events is None:
+            raise InvalidInput(field="ledger", message=f"{self.ledger.name} has no journal")
+        reading.must_lie(limit, BATCH)
+        shape, params = reading.one(self.ledger, id, tenant)
+        if not await self._keys(conn, self.sql.keys(shape), params | {"limit": 1}):
+            raise NotFound(what=self.ledger.name, id=params["id"])
+        async with conn.cursor(row_factory=class_row(Event)) as cursor:
+            await cursor.execute(self.sql.events, params | {"after": after, "limit": limit})
+            return await cursor.fetchall()
 
     async def find(
         self, conn: Connection, which: Filter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page:
         """A page of rows, newest first. `cursor` is that of the page before."""
-        if not 1 <= limit <= BATCH:
-            raise InvalidInput(field="limit", message=f"must lie between 1 and {BATCH}, not {limit}")
+        reading.must_lie(limit, PAGE)
         shape, params = reading.conditions(self.ledger, which or Filter())
         if cursor is not None:
             shape, params = (*shape, "cursor"), params | reading.decode_cursor(self.ledger, cursor)
-        rows = await self._rows(conn, shape, params | {"limit": limit + 1})
+        rows = await self._rows(conn, self.sql.rows(shape), params | {"limit": limit + 1})
         page = rows[:limit]
         return Page(tuple(page), reading.encode_cursor(page[-1]) if len(rows) > limit else None)
 
-    async def _rows(self, conn: Connection, shape: tuple[str, ...], params: Mapping[str, Any]) -> list[Row]:
+    async def _rows(self, conn: Connection, query: bytes, params: Mapping[str, Any]) -> list[Row]:
         async with conn.cursor(row_factory=class_row(Row)) as cursor:
-            await cursor.execute(self.sql.rows(shape), params)
+            await cursor.execute(query, params)
             return await cursor.fetchall()
 
     async def count(self, conn: Connection, which: Filter | None = None) -> list[Count]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -19,7 +19,8 @@ class Item:
     """One piece of work to enqueue. What is left None gets the column's own default.
 
     `delay` is in seconds; `run_at` is an aware datetime; at most one of both. `limit` is the ledger's
-    limit of attempts, in the ledger's own meaning.
+    limit of attempts, in the ledger's own meaning. `backoff` is how the row waits between bad runs: none,
+    fixed or exp, where the ledger has a column for it.
     """
 
     kind: str | None = None
@@ -29,9 +30,24 @@ class Item:
     delay: float | None = None
     run_at: datetime | None = None
     limit: int | None = None
+    backoff: str | None = None
     queue: str | None = None
     tenant: Any = None
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Options(TypedDict, total=False):
+    """What an `Item` says beside its kind and payload, as keywords of an enqueue."""
+
+    key: str | None
+    priority: int | None
+    delay: float | None
+    run_at: datetime | None
+    limit: int | None
+    backoff: str | None
+    queue: str | None
+    tenant: Any
+    extras: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Words:
         """The fields of a `Claimed`, from an alias t that has the row's columns."""
         ledger = self.ledger
         limit = ledger.attempts.limit if ledger.attempts else None
-        fields: Mapping[str, Composable] = {
+        fields: dict[str, Composable] = {
             "id": SQL("t.{}").format(self.key),
             "kind": self.kind(),
             "payload": SQL("({})::text").format(self.payload()),
@@ -98,7 +98,14 @@ class Words:
             "attempts": effects.column_of(ledger.attempts.column) if ledger.attempts else SQL("0"),
             "limit": effects.column_of(limit) if isinstance(limit, str) else SQL("{}::int").format(limit),
         }
+        for name, column in self.claim_extras().items():
+            fields[name] = SQL("t.{}{}").format(Identifier(column), SQL("::text" if name == "policy" else ""))
         return named(fields)
+
+    def claim_extras(self) -> dict[str, str]:
+        """What a claim knows beyond the common fields: how its row waits, and whose it is."""
+        maybe = {"policy": self.ledger.policy, "tenant": self.ledger.tenant and self.ledger.tenant.name}
+        return {name: column for name, column in maybe.items() if column}
 
     def guard(self) -> Composable:
         """What proves that the row is still the claim's."""
@@ -111,20 +118,30 @@ class Words:
         return {"owner": "text"} | ({"fence": "int8"} if self.ledger.fence else {})
 
     def told_columns(self) -> tuple[str, ...]:
+        """What a move answers with: the key, and what the events tell of the row."""
         ledger = self.ledger
-        maybe = (ledger.key.column, ledger.attempts and ledger.attempts.column, ledger.fence)
+        if ledger.journal is None:
+            return (ledger.key.column,)
+        maybe = (
+            ledger.key.column,
+            ledger.attempts and ledger.attempts.column,
+            ledger.fence,
+            ledger.due and ledger.due.column,
+            ledger.times.updated,
+        )
         return tuple(name for name in maybe if name)
 
-    def facts(self, verb: str, *, due: bool) -> Composable:
+    def facts(self, verb: str, *more: Composable, due: bool) -> Composable:
+        """What every event tells: the names and values of a JSON object."""
         ledger = self.ledger
         facts: list[Composable] = [SQL("'verb', {}::text").format(Literal(verb))]
         if ledger.attempts:
             facts.append(SQL("'attempt', t.{}").format(Identifier(ledger.attempts.column)))
         if ledger.fence:
             facts.append(SQL("'fence', t.{}").format(Identifier(ledger.fence)))
-        if due:
-            facts.append(SQL("'run_at', m.due"))
-        return COMMA.join(facts)
+        if due and ledger.due:
+            facts.append(SQL("'run_at', t.{}").format(Identifier(ledger.due.column)))
+        return COMMA.join((*facts, *more))
 
     def journal_names(self) -> dict[str, Composable]:
         journal = self.ledger.journal

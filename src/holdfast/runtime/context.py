@@ -12,8 +12,11 @@ from typing import Any
 from psycopg import AsyncConnection, AsyncTransaction, Error, Rollback
 
 from holdfast.db.database import Database
+from holdfast.engine import tenants
+from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
 from holdfast.engine.values import Claimed
+from holdfast.errors import InvalidInput
 from holdfast.runtime import queries
 
 Log = logging.LoggerAdapter[logging.Logger]
@@ -61,20 +64,36 @@ class Context:
             await self.store.progress(conn, self.job, percent, stage)
         self.log.info("%s%s", stage or "progress", "" if percent is None else f" {percent:g}%")
 
-    async def transaction(self) -> AsyncConnection[Any]:
+    async def transaction(self, *, confined: bool = True) -> AsyncConnection[Any]:
         """The connection of the transaction that finishes this job.
 
         What is written on it commits together with the finish, or not at all: when the handler answers
         `Done` or `Snooze` and the claim still holds, both are committed; otherwise both are rolled back.
+        Where the ledger's tenants have a role, the transaction acts as the job's tenant and sees what that
+        one may see; `confined=False` acts as the worker itself.
         """
+        rule = self.store.ledger.tenant
+        tenant = self.job.tenant if confined and rule and rule.setting else None
         if self._finishing is None:
-            self._finishing = Finishing(self._database, self._places)
+            self._finishing = Finishing(self._database, self._places, self.store.ledger, tenant)
+        if self._finishing.tenant != tenant:
+            raise InvalidInput(field="confined", message="must be the same in every call of one run")
         return await self._finishing.open()
+
+    @property
+    def confined(self) -> bool:
+        """Whether the handler's transaction acts as the job's tenant."""
+        return self._finishing is not None and self._finishing.tenant is not None
 
     @property
     def opened(self) -> AsyncConnection[Any] | None:
         """The transaction's connection, if the handler asked for it."""
         return self._finishing and self._finishing.conn
+
+    async def unconfine(self) -> None:
+        """Lets the transaction act as the worker again, which alone may finish."""
+        if self._finishing is not None:
+            await self._finishing.unconfine()
 
     async def commit(self) -> None:
         """Commits the handler's writes together with its finish."""
@@ -91,8 +110,13 @@ class Context:
 class Finishing:
     """The transaction of one run, opened when its handler first asks for it."""
 
-    def __init__(self, database: Database, places: asyncio.Semaphore) -> None:
+    def __init__(
+        self, database: Database, places: asyncio.Semaphore, ledger: Ledger, tenant: Any = None
+    ) -> None:
         self.conn: AsyncConnection[Any] | None = None
+        self.tenant = tenant
+        self._ledger = ledger
+        self._role: str | None = None
         self._database = database
         self._places = places
         self._stack = AsyncExitStack()
@@ -108,7 +132,14 @@ class Finishing:
                 transaction = conn.transaction()
                 await transaction.__aenter__()
                 self.conn, self._transaction = conn, transaction
+                if self.tenant is not None:
+                    self._role = await tenants.confine(conn, self._ledger, self.tenant)
             return self.conn
+
+    async def unconfine(self) -> None:
+        """Gives the transaction back the role that it began with."""
+        if self.conn is not None and self._role is not None:
+            await tenants.unconfine(self.conn, self._role)
 
     async def commit(self) -> None:
         """Ends the transaction well."""

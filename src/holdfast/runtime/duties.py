@@ -54,20 +54,30 @@ async def reap(
         dead = await presence.bury(conn, leader, patience.timeout, now=now)
         if dead:
             log.warning("workers gone: %s", ", ".join(dead))
-        return await _give_back(conn, stores, dead, patience, now)
+        return await _give_back(conn, stores, dead, patience, leader, now)
 
 
 async def adopt(
-    conn: Connection, stores: Sequence[Store], patience: Patience, *, now: datetime | None = None
+    conn: Connection,
+    stores: Sequence[Store],
+    worker: str,
+    patience: Patience,
+    *,
+    now: datetime | None = None,
 ) -> int:
     """Gives back what no reaping reached: the leader may not know every ledger that others work for."""
     async with conn.transaction():
         await conn.execute(queries.IMPATIENT)
-        return await _give_back(conn, stores, (), patience, now)
+        return await _give_back(conn, stores, (), patience, worker, now)
 
 
 async def _give_back(
-    conn: Connection, stores: Sequence[Store], dead: Sequence[str], patience: Patience, now: datetime | None
+    conn: Connection,
+    stores: Sequence[Store],
+    dead: Sequence[str],
+    patience: Patience,
+    by: str,
+    now: datetime | None,
 ) -> int:
     """Gives back rows of these workers, of workers without a row, of nobody, and of leases that are over."""
     given_back = 0
@@ -75,7 +85,7 @@ async def _give_back(
     for store in stores:
         try:
             async with conn.transaction():
-                given_back += await _give_back_in(conn, store, dead, living, patience, now)
+                given_back += await _give_back_in(conn, store, dead, living, patience, by, now)
         except ProgrammingError as error:  # one table that is not there must not keep others from recovery
             log.error("%s cannot be swept: %s; see `holdfast doctor`", store.ledger.name, error)
     return given_back
@@ -87,6 +97,7 @@ async def _give_back_in(
     dead: Sequence[str],
     living: Sequence[str],
     patience: Patience,
+    by: str,
     now: datetime | None,
 ) -> int:
     lost: dict[Any, Claimed] = {}
@@ -99,7 +110,8 @@ async def _give_back_in(
         lost[claim.id] = claim
     if not lost:
         return 0
-    moved = await store.move(conn, [decide_lost(store.ledger, claim) for claim in lost.values()], now=now)
+    moves = [decide_lost(store.ledger, claim) for claim in lost.values()]
+    moved = await store.move(conn, moves, by=by, now=now)
     log.warning("%s: %d rows of lost workers given back", store.ledger.name, len(moved))
     return len(moved)
 
@@ -110,8 +122,8 @@ def sweeps(stores: Sequence[Store], patience: Patience, *, every: float) -> tupl
     async def reaping(conn: Connection, leader: str) -> int:
         return await reap(conn, stores, leader, patience)
 
-    async def adopting(conn: Connection, _: str) -> int:
-        return await adopt(conn, stores, patience)
+    async def adopting(conn: Connection, worker: str) -> int:
+        return await adopt(conn, stores, worker, patience)
 
     return (
         Duty(name="reap", every=every, run=reaping),

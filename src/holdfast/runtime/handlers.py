@@ -9,7 +9,7 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
-from holdfast.engine.backoff import BACKOFF, Backoff
+from holdfast.engine.backoff import Backoff
 from holdfast.errors import InvalidInput
 from holdfast.runtime.context import Context, SyncContext
 
@@ -21,7 +21,8 @@ BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_K
 class Handler:
     """One function that does one kind of work.
 
-    `timeout` is in seconds, None for none. `limit` is what a row gets at enqueue when nobody says otherwise.
+    `timeout` is in seconds, None for none. `backoff` is how long bad runs wait, None for the ledger's own
+    way. `limit` is what a row gets at enqueue when nobody says otherwise.
     `place`: async functions run in the event loop, others in a thread, or in a process of their own.
     """
 
@@ -30,7 +31,7 @@ class Handler:
     payload: Any = Any
     ledger: str | None = None
     timeout: float | None = None
-    backoff: Backoff = BACKOFF
+    backoff: Backoff | None = None
     limit: int | None = None
     place: Place = "loop"
     takes_payload: bool = True

@@ -16,8 +16,11 @@ from typing import Any
 import psycopg
 
 from holdfast.db.database import Database
+from holdfast.engine.backoff import Backoff
 from holdfast.engine.decide import decide
+from holdfast.engine.intake import absorb
 from holdfast.engine.outcomes import Crashed, Ending, Fail
+from holdfast.engine.reading import MESSAGE_LENGTH
 from holdfast.engine.store import Connection, Store
 from holdfast.engine.values import Claimed, Move
 from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable
@@ -49,6 +52,7 @@ class Share:
     concurrency: int
     kinds: tuple[str, ...] | None = None
     queues: tuple[str, ...] = ("default",)
+    backoff: Backoff | None = None  # of bad runs whose handler has none; None: the ledger's own
 
 
 @dataclass
@@ -221,7 +225,7 @@ class Pump:
                     self.unwritable.add(move.claim.id)
                 else:
                     crash = Crashed(code=UNWRITABLE, message=f"its {move.verb} cannot be written: {error}")
-                    self.moves.append(decide(self.ledger, move.claim, crash))
+                    self.moves.append(decide(self.ledger, move.claim, crash, self.share.backoff))
         self._wake.set()
         return moved
 
@@ -308,11 +312,11 @@ class Pump:
 
     def _decide(self, handler: Handler, claim: Claimed, ending: Ending) -> Move:
         if isinstance(ending, Crashed):
-            log.warning(
-                "%s %s: %s", self.ledger.name, claim.id, ending.message, extra={"trace": ending.trace}
-            )
+            said = absorb(ending.message, MESSAGE_LENGTH)  # a log takes no more than a column does
+            trace = ending.trace and absorb(ending.trace)
+            log.warning("%s %s: %s", self.ledger.name, claim.id, said, extra={"trace": trace})
         try:
-            return decide(self.ledger, claim, ending, handler.backoff)
+            return decide(self.ledger, claim, ending, handler.backoff or self.share.backoff)
         except (
             Exception
         ) as error:  # an answer that nobody can make sense of is a bad run, not the worker's end
@@ -326,6 +330,7 @@ class Pump:
             message = "the handler left a transaction of its own open"
             return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
         try:
+            await context.unconfine()
             await self.store.move_one(conn, move)
             await context.commit()
         except psycopg.Error as error:

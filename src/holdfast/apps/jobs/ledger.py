@@ -35,6 +35,7 @@ JOB = Ledger(
     tenant=Tenant("org_id", "uuid", role="holdfast_tenant", setting="holdfast.org_id"),
     requester="requested_by",
     policy="backoff_policy",
+    policy_type="job_backoff_policy",
     due=Due("run_at", cleared=False),
     attempts=Attempts("attempt", limit="max_attempts", counts="retries"),
     backoff=Backoff(base=1, cap=60, jitter=0.1),

@@ -48,4 +48,5 @@ TASKS = Ledger(
         kind="timestamp",
     ),
     idempotency=Idempotency("idempotency_key", scope=("type",), repeat="touch"),
+    defaults={"priority": 0, "max_retries": 3, "payload": None, "idempotency_key": None},
 )
