@@ -5,14 +5,15 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 STAMP   = $(VENV)/.installed
 
-# What depends most on the versions of Python and PostgreSQL.
-CORE   := tests/engine tests/apps tests/runtime tests/test_exactly_once.py
+# What depends most on the version of PostgreSQL: the SQL; and on that of Python: what moves, and libraries.
+OLDEST := tests/engine tests/apps tests/test_exactly_once.py tests/test_jobs_leaks.py
+NEWEST := tests/runtime tests/engine/test_conformance.py tests/test_callers_with_real_libraries.py
 
-.PHONY: help up install test test-core test-oldest test-soak check format lint types imports fix sql bench clean
+.PHONY: help up install test test-newest test-oldest test-soak check format lint types imports fix sql bench clean
 help: ## List these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-up: install ## Run Holdfast here: embedded PostgreSQL, a worker, demo tasks (Ctrl-C stops it)
+up: install ## Run Holdfast here: embedded PostgreSQL, a worker, demo jobs (Ctrl-C stops it)
 	@$(BIN)/holdfast up
 
 install: $(STAMP)-run ## Make .venv with what running needs
@@ -20,11 +21,11 @@ install: $(STAMP)-run ## Make .venv with what running needs
 test: $(STAMP)-test ## Run every test, on a real PostgreSQL
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-core: $(STAMP)-test ## Run the tests of engine, apps and runtime
-	$(BIN)/python -m pytest -n 2 $(CORE) $(ARGS)
+test-newest: $(STAMP)-test ## Run the tests that depend most on Python; set PYTHON and VENV
+	$(BIN)/python -m pytest -n 2 $(NEWEST) $(ARGS)
 
-test-oldest: $(STAMP)-test ## The same on PostgreSQL 15 (Debian's package postgresql-15)
-	$(BIN)/python tests/oldest.py -n 2 $(CORE) $(ARGS)
+test-oldest: $(STAMP)-test ## Run the tests of all SQL on PostgreSQL 15 (Debian's package postgresql-15)
+	$(BIN)/python tests/oldest.py -n 2 $(OLDEST) $(ARGS)
 
 test-soak: $(STAMP)-test ## The tests that take minutes
 	$(BIN)/python -m pytest -m soak $(ARGS)

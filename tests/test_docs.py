@@ -31,7 +31,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def test_the_example_of_the_readme_runs_and_tells_what_happened(database_url: str, tmp_path: Path) -> None:
     (example,) = blocks(ROOT / "README.md", "python")
-    assert len([line for line in example.splitlines() if line.strip()]) <= 30
+    assert len([line for line in example.splitlines() if line.strip()]) <= 25
     (printed,) = blocks(ROOT / "README.md", "text")
     assert run("-c", example, url=database_url, folder=tmp_path) == printed
     with psycopg.connect(database_url) as conn:
@@ -56,7 +56,7 @@ def test_the_guide_to_jobs_runs_as_it_is_written(database_url: str, tmp_path: Pa
     assert list(programs) == ["shop.py", "enqueue.py", "people.py", "tenants.py"]
     for name, code in programs.items():
         (tmp_path / name).write_text(code)
-    add_by_hand, invoices, logins = blocks(page, "sql")
+    add_by_hand, delete_jobs, evict, invoices, logins, roles, revoke = blocks(page, "sql")
     first_output = blocks(page, "text")[0]
 
     def python(*command: str, code: int = 0, url: str = database_url) -> str:
@@ -104,11 +104,45 @@ def test_the_guide_to_jobs_runs_as_it_is_written(database_url: str, tmp_path: Pa
             "job", "verify", "--all", code=6
         )
 
+        conn.execute(delete_jobs.replace("1 year", "0"))
+        assert statuses("finished_at is not null") == {}
+        conn.execute(evict.replace("2 years", "0"))
+        assert conn.execute("select count(*) from job_event").fetchone() == (0,)
+        assert "the row is queued, and has no event at all" in holdfast("job", "verify", "--all", code=6)
+
+        assert re.findall(r"^create role (\w+) nologin;$", roles, re.MULTILINE) == [
+            "holdfast_tenant",
+            "holdfast_worker",
+        ]
+        with conn.transaction(force_rollback=True):
+            conn.execute("create role anon nologin; create role authenticated nologin")
+            conn.execute("grant all on all tables in schema public to anon, authenticated")
+            conn.execute(revoke)
+            left = """
+                select table_name, grantee from information_schema.table_privileges
+                where grantee in ('anon', 'authenticated') and table_name <> 'invoices'
+            """
+            assert conn.execute(left).fetchall() == []
+
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_python_block_of_a_page_compiles(page: Path) -> None:
     for block in blocks(page, "python"):
         compile(block, str(page), "exec", flags=0x2000)  # top-level await is fine in a snippet
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_has_a_heading_twice(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    assert headings
+    assert [heading for heading in headings if headings.count(heading) > 1] == []
+
+
+def test_the_command_line_page_has_every_exit_code_once() -> None:
+    table = (ROOT / "docs" / "cli.md").read_text().split("| exit code | meaning |")[1].split("\n\n")[0]
+    codes = re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
+    assert codes == ["0", "1", "2", "3", "4", "5", "6", "7", "130"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

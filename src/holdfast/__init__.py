@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         Times,
         TraceError,
     )
-    from holdfast.engine.values import Count, Event, Filter, Item, Page, Receipt, Row
+    from holdfast.engine.values import Count, Event, Filter, Item, Page, Receipt, Row, Stat
     from holdfast.errors import HoldfastError
     from holdfast.platform import Holdfast
     from holdfast.runtime.context import Context, SyncContext
@@ -63,6 +63,7 @@ __all__ = [
     "RowLease",
     "Settings",
     "Snooze",
+    "Stat",
     "SyncContext",
     "Tenant",
     "TextError",
@@ -92,7 +93,7 @@ _HOMES = {
         "Times",
         "TraceError",
     ),
-    "holdfast.engine.values": ("Count", "Event", "Filter", "Item", "Page", "Receipt", "Row"),
+    "holdfast.engine.values": ("Count", "Event", "Filter", "Item", "Page", "Receipt", "Row", "Stat"),
     "holdfast.errors": ("HoldfastError",),
     "holdfast.platform": ("Holdfast",),
     "holdfast.runtime.context": ("Context", "SyncContext"),

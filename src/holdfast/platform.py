@@ -5,29 +5,27 @@ The only module that knows everything below the command line. A sixth app is one
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import replace
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from holdfast.apps.jobs import tables as jobs_tables
 from holdfast.apps.jobs.ledger import JOB
 from holdfast.apps.tasks import tables as tasks_tables
 from holdfast.apps.tasks.ledger import TASKS
-from holdfast.db import migrate, queries
+from holdfast.db import queries
 from holdfast.db import settings as settings_module
-from holdfast.db.database import Database, open_database
+from holdfast.db.database import Database, open_database, prepare
 from holdfast.db.settings import Settings
 from holdfast.engine import callers, reading, tenants
 from holdfast.engine.backoff import Backoff
-from holdfast.engine.intake import payload_text
 from holdfast.engine.ledger import Ledger
+from holdfast.engine.orders import How
 from holdfast.engine.store import Connection, Store
-from holdfast.engine.values import Count, Event, Filter, Item, Options, Page, Receipt, Row
-from holdfast.errors import InvalidInput, LedgerError, SchemaOutdated
-from holdfast.runtime.handlers import Handlers, Place, describe
+from holdfast.engine.values import Count, Event, Filter, Item, Options, Page, Receipt, Row, Stat
+from holdfast.errors import InvalidInput, LedgerError
+from holdfast.runtime.handlers import Handlers, Place, describe, fit
 from holdfast.runtime.pump import Share
 from holdfast.runtime.worker import Worker, stopping_on_signals
 
@@ -262,17 +260,39 @@ class Holdfast:
         async with self._on(conn) as here:
             return await self.store(ledger).timeline(here, id, tenant=tenant, after=after, limit=limit)
 
+    async def stats(
+        self,
+        ledger: str,
+        which: Filter | None = None,
+        *,
+        tenant: Any = None,
+        conn: Connection | None = None,
+    ) -> list[Stat]:
+        """For every state: how many rows, since when the oldest of them, and since when one is due."""
+        store = self.store(ledger)
+        which = reading.within(store.ledger, which or Filter(), tenant)
+        async with self._on(conn) as here:
+            return await store.stats(here, which)
+
     async def cancel(
         self,
         ledger: str,
         which: Any,
         *,
         tenant: Any = None,
-        by: str | None = None,
         conn: Connection | None = None,
+        **how: Unpack[How],
     ) -> int:
-        """Calls off one row by its id, or all that a `Filter` means; answers how many."""
-        return await self._order("cancel", ledger, which, tenant, by, conn)
+        """Calls off one row by its id, or all that a `Filter` means; answers how many.
+
+        `by` says who orders it and `reason` why, for the record.
+        """
+        store = self.store(ledger)
+        async with self._on(conn) as here:
+            if isinstance(which, Filter):
+                return await store.cancel_where(here, reading.within(store.ledger, which, tenant), **how)
+            await store.cancel(here, which, tenant=tenant, **how)
+            return 1
 
     async def requeue(
         self,
@@ -280,28 +300,15 @@ class Holdfast:
         which: Any,
         *,
         tenant: Any = None,
-        by: str | None = None,
         conn: Connection | None = None,
+        **how: Unpack[How],
     ) -> int:
         """Lets one row that ended badly run again, or all that a `Filter` means; answers how many."""
-        return await self._order("requeue", ledger, which, tenant, by, conn)
-
-    async def _order(
-        self,
-        verb: Literal["cancel", "requeue"],
-        ledger: str,
-        which: Any,
-        tenant: Any,
-        by: str | None,
-        conn: Connection | None,
-    ) -> int:
         store = self.store(ledger)
         async with self._on(conn) as here:
             if isinstance(which, Filter):
-                many = store.cancel_where if verb == "cancel" else store.requeue_where
-                return await many(here, reading.within(store.ledger, which, tenant), by=by)
-            one = store.cancel if verb == "cancel" else store.requeue
-            await one(here, which, tenant=tenant, by=by)
+                return await store.requeue_where(here, reading.within(store.ledger, which, tenant), **how)
+            await store.requeue(here, which, tenant=tenant, **how)
             return 1
 
     @asynccontextmanager
@@ -312,9 +319,14 @@ class Holdfast:
         may be seen: not our SQL, and not the caller's.
         """
         declared = self.store(ledger).ledger
-        async with self.database.connection() as conn, conn.transaction():
-            await tenants.confine(conn, declared, tenant)
-            yield conn
+        async with self.database.connection() as conn:
+            try:
+                async with conn.transaction():
+                    await tenants.confine(conn, declared, tenant)
+                    yield conn
+            finally:
+                if not conn.closed:
+                    await self.database.reset(conn)
 
     def _on(self, conn: Connection | None) -> AbstractAsyncContextManager[Connection]:
         return self.database.connection() if conn is None else nullcontext(conn)
@@ -370,33 +382,6 @@ class Holdfast:
         worker = self.worker(**options)
         with stopping_on_signals(worker.stop):
             return await worker.run(until_idle=until_idle)
-
-
-def fit(ledger: Ledger, handlers: Handlers, item: Item, where: str = "") -> Item:
-    """The item as its handler wants it: defaults filled in, the payload's shape checked where it is known."""
-    if not isinstance(item, Item):  # pyright: ignore[reportUnnecessaryIsInstance]
-        message = f"must be an Item, not {type(item).__name__}"
-        raise InvalidInput(field=where.removesuffix(".") or "item", message=message)
-    handler = handlers.find(ledger.name, item.kind or ledger.name)
-    if handler is None:
-        return item
-    try:
-        handler.read(payload_text(item.payload))
-    except InvalidInput as error:
-        raise InvalidInput(field=f"{where}{error.field}", message=error.fields["message"]) from None
-    has_limit = ledger.attempts is not None and isinstance(ledger.attempts.limit, str)
-    return replace(item, limit=handler.limit) if has_limit and item.limit is None else item
-
-
-async def prepare(database: Database) -> None:
-    """Brings the schema up to date on the profiles local and test; refuses an old one elsewhere."""
-    url, schema = database.direct_url or database.url, database.settings.schema
-    if not await asyncio.to_thread(migrate.pending, url, schema):
-        return
-    if database.settings.profile not in ("local", "test"):
-        current = await asyncio.to_thread(migrate.current, url, schema)
-        raise SchemaOutdated(current=current or "none", head=migrate.head())
-    await asyncio.to_thread(migrate.upgrade, url, "head", schema)
 
 
 def _stores(ledgers: Iterable[Ledger]) -> dict[str, Store]:

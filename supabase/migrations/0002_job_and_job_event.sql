@@ -254,10 +254,14 @@ using (org_id = (select nullif(current_setting('holdfast.org_id', true), '')::uu
 create policy job_tenant_insert on job for insert to holdfast_tenant
 with check (
     org_id = (select nullif(current_setting('holdfast.org_id', true), '')::uuid) and status = 'queued'
+    and max_attempts >= 0 and isfinite(created_at) and isfinite(updated_at) and isfinite(run_at)
 );
 
 create policy job_tenant_update on job for update to holdfast_tenant
-using (org_id = (select nullif(current_setting('holdfast.org_id', true), '')::uuid))
+using (
+    org_id = (select nullif(current_setting('holdfast.org_id', true), '')::uuid)
+    and status in ('queued', 'failed', 'running', 'dead_letter')
+)
 with check (
     org_id = (select nullif(current_setting('holdfast.org_id', true), '')::uuid)
     and status in ('queued', 'canceled')
@@ -267,7 +271,7 @@ create policy job_event_tenant_select on job_event for select to holdfast_tenant
 using (exists (select from job where job.id = job_event.job_id));
 
 create policy job_event_tenant_insert on job_event for insert to holdfast_tenant
-with check (next_status in ('queued', 'canceled') and job_is_visible(job_id));
+with check (next_status in ('queued', 'canceled') and isfinite(ts) and job_is_visible(job_id));
 
 grant select on job, job_event to holdfast_tenant;
 

@@ -277,12 +277,16 @@ def test_a_tenant_cancels_and_requeues_its_own_and_finds_no_other(db: Database) 
         "update job set status = 'queued', finished_at = null, started_at = null, attempt = 0,"
         " run_at = now(), updated_at = now(), worker_id = null"
     )
-    for statement in (cancel, requeue):
+    for status, statement in (("failed", cancel), ("dead_letter", requeue)):
+        db.execute(
+            "update job set status = %s, finished_at = case when %s = 'dead_letter' then now() end",
+            [status, status],
+        )
         with acting(db, TENANT, ONE):
             assert db.execute("select id from job for no key update").fetchall() == [(own,)]
             assert db.execute(statement).rowcount == 1
             assert db.execute("update job set status = 'queued' where id = %s", [other]).rowcount == 0
-    assert db.execute("select status from job where id = %s", [other]).fetchone() == ("queued",)
+    assert db.execute("select status from job where id = %s", [other]).fetchone() == ("dead_letter",)
 
 
 @pytest.mark.parametrize(

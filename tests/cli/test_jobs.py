@@ -1,4 +1,8 @@
-"""The history of rows from the shell: verify, timeline, stats (J-32, J-34)."""
+"""The history of rows from the shell: verify, timeline, stats (J-32, J-34).
+
+Most of it on a user's own table, with an application; what `job` itself is like, without a word about it, at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from cli.kit import Done, Query, Run
 from holdfast.cli import jobs, output
 from holdfast.engine.store import Store
 from holdfast.engine.values import Fault, Move
-from ledgers import ERRANDS, ERRANDS_DDL, ERRANDS_SAMPLE, ORG, after
+from ledgers import ERRANDS, ERRANDS_DDL, ERRANDS_SAMPLE, JOB, ORG, after
 
 STORE = Store(ERRANDS)
 APP = """
@@ -41,13 +45,13 @@ def job(holdfast: Run, folder: Path, query: Query) -> Job:
     return lambda *arguments: holdfast("job", *arguments, "--ledger", "errands", "--app", "town:app")
 
 
-async def _live(url: str) -> UUID:
+async def _live(url: str, store: Store = STORE) -> UUID:
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as conn:
-        receipt = await STORE.enqueue(conn, ERRANDS_SAMPLE.item(), by="ana\x1b[2J", now=after(0))
-        (claim,) = await STORE.claim(conn, "w1", 1, now=after(1))
-        await STORE.progress(conn, claim, 50, "half [bold]way", now=after(2))
+        receipt = await store.enqueue(conn, ERRANDS_SAMPLE.item(), by="ana\x1b[2J", now=after(0))
+        (claim,) = await store.claim(conn, "w1", 1, now=after(1))
+        await store.progress(conn, claim, 50, "half [bold]way", now=after(2))
         fault = Fault(code="BOOM", message="it broke\nbadly")
-        await STORE.move_one(conn, Move(verb="exhaust", claim=claim, fault=fault), now=after(3))
+        await store.move_one(conn, Move(verb="exhaust", claim=claim, fault=fault), now=after(3))
         return receipt.id
 
 
@@ -189,21 +193,90 @@ def test_a_long_timeline_is_read_in_pages(job: Job, row: UUID, query: Query) -> 
 def test_stats_count_rows_by_state(job: Job, row: UUID, query: Query) -> None:
     oldest = datetime(2029, 1, 1, tzinfo=UTC)
     query(
-        "insert into town.errand (org_id, type, created_at) select %s, 'x', %s + make_interval(hours => n)"
-        " from generate_series(0, 1233) as n",
+        "insert into town.errand (org_id, type, created_at, run_at)"
+        " select %s, 'x', made, made + interval '1 d'"
+        " from generate_series(0, 1233) as n, lateral (select %s + make_interval(hours => n)) as m (made)",
         ORG,
         oldest,
     )
     query("insert into town.errand (org_id, type) values (%s, 'theirs')", uuid4())
     told = job("stats", "--tenant", str(ORG), "--json").data
-    states = {one["state"]: (one["rows"], one["oldest"]) for one in told["states"]}
+    states = {one["state"]: (one["rows"], one["oldest"], one["due"]) for one in told["states"]}
     assert (told["ledger"], told["rows"]) == ("errands", 1235)
     assert list(states) == list(ERRANDS.states)
-    assert states["queued"] == (1234, "2029-01-01T00:00:00Z")
-    assert states["dead_letter"] == (1, "2030-01-01T12:00:00Z")
-    assert states["running"] == (0, None)
+    assert states["queued"] == (1234, "2029-01-01T00:00:00Z", "2029-01-02T00:00:00Z")
+    assert states["dead_letter"][:2] == (1, "2030-01-01T12:00:00Z")
+    assert states["running"] == (0, None, None)
     assert job("stats", "--json").data["rows"] == 1236
     done = job("stats", "--tenant", str(ORG))
     heading, first, *_ = done.out.splitlines()
-    assert heading.split() == ["STATE", "COUNT", "OLDEST", "CREATED"]
-    assert first.split() == ["queued", "1,234", "2029-01-01T00:00:00Z"]
+    assert heading.split() == ["STATE", "COUNT", "OLDEST", "CREATED", "FIRST", "DUE"]
+    assert first.split() == ["queued", "1,234", "2029-01-01T00:00:00Z", "2029-01-02T00:00:00Z"]
+
+
+# -- job, which is what is meant where no ledger is named ---------------------------------------------------
+
+
+@pytest.fixture
+def a_job(holdfast: Run, database_url: str) -> UUID:
+    """A job that has lived like `row`."""
+    return asyncio.run(_live(database_url, Store(JOB)))
+
+
+def test_the_record_of_job_is_verified_where_no_ledger_is_named(holdfast: Run, a_job: UUID) -> None:
+    """J-32, J-34."""
+    for arguments in ((str(a_job),), ("--all",), ("--all", "--tenant", str(ORG))):
+        done = holdfast("job", "verify", *arguments)
+        assert (done.code, done.out, done.err) == (0, "1 job, 5 events: the record is true\n", "")
+    done = holdfast("job", "verify", "--all", "--json")
+    assert done.data == {"ledger": "job", "rows": 1, "events": 5, "true": True, "found": 0, "lies": []}
+    done = holdfast("job", "verify", "--all", "--tenant", str(uuid4()))
+    assert (done.code, done.out) == (0, "0 jobs, 0 events: the record is true\n")
+
+
+def test_a_lie_of_job_is_told_and_the_exit_code_is_6(holdfast: Run, a_job: UUID, query: Query) -> None:
+    """J-32, J-33, J-34: a superuser has written past the trigger."""
+    query("set session_replication_role = replica")
+    query("update job_event set next_status = 'canceled' where next_status = 'dead_letter'")
+    (((seq,),), ((before,),)) = (
+        query("select max(seq) from job_event"),
+        query("select max(seq) from job_event where next_status = 'failed'"),
+    )
+    what = f"event {seq} says exhaust: failed → canceled, but the exhaust of event {before} must go on to"
+    done = holdfast("job", "verify", str(a_job))
+    assert (done.code, done.err) == (6, "")
+    assert done.out.splitlines() == [
+        f"job {a_job}: {what} dead_letter",
+        "1 job, 5 events: the record of 1 is not true",
+    ]
+    query("delete from job_event")
+    query("insert into job (org_id, type) values (%s, 'bare')", ORG)
+    done = holdfast("job", "verify", "--all", "--json")
+    assert (done.code, done.data["found"]) == (6, 2)
+    assert {(lie["seq"], lie["what"]) for lie in done.data["lies"]} == {
+        (None, f"the row is {state}, and has no event at all") for state in ("queued", "dead_letter")
+    }
+
+
+def test_the_timeline_of_a_job_and_the_stats_of_all(holdfast: Run, a_job: UUID) -> None:
+    """J-43, J-44."""
+    told = holdfast("job", "timeline", str(a_job), "--json").data
+    assert (told["ledger"], told["id"]) == ("job", str(a_job))
+    hops = [(event["prev"], event["next"], event["detail"]["verb"]) for event in told["events"]]
+    assert hops == [
+        (None, "queued", "enqueue"),
+        ("queued", "running", "claim"),
+        ("running", "running", "progress"),
+        ("running", "failed", "exhaust"),
+        ("failed", "dead_letter", "exhaust"),
+    ]
+    assert "half [bold]way; 50 %" in holdfast("job", "timeline", str(a_job), "--tenant", str(ORG)).out
+    for command in ("verify", "timeline"):
+        done = holdfast("job", command, str(a_job), "--tenant", str(uuid4()))
+        assert (done.code, done.out, done.err) == (4, "", f"holdfast: no job with the id {a_job}\n")
+    told = holdfast("job", "stats", "--json").data
+    assert (told["ledger"], told["rows"]) == ("job", 1)
+    assert {one["state"]: one["rows"] for one in told["states"]} == dict.fromkeys(JOB.states, 0) | {
+        "dead_letter": 1
+    }
+    assert holdfast("job", "stats", "--tenant", str(uuid4()), "--json").data["rows"] == 0

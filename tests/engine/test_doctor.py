@@ -146,11 +146,16 @@ async def test_missing_privileges_are_named_and_granted(conn: Connection, databa
         await conn.execute(SQL("set role {}").format(role))
         diagnosis = await examine(conn, TASKS)
         lacking = [finding for finding in diagnosis.findings if finding.severity == "missing"]
-        assert "lacks insert, update on tasks" in only(lacking).what
+        assert "lacks update (status, worker_id, claimed_at," in only(lacking).what
         await conn.execute("reset role")
         await mend(conn, diagnosis)
         await conn.execute(SQL("set role {}").format(role))
-        assert (await examine(conn, TASKS)).healthy
+        mended = await examine(conn, TASKS)
+        assert mended.healthy
+        assert mended.findings[0].severity == "fine"
+        assert mended.findings[0].what == "this login cannot enqueue: it may not insert into tasks"
+        cursor = await conn.execute("select has_column_privilege('tasks', 'payload', 'update')")
+        assert await cursor.fetchone() == (False,)
     finally:
         await conn.execute("reset role")
         await conn.execute(SQL("drop owned by {0}; drop role {0}").format(role))
@@ -253,6 +258,45 @@ async def test_a_strange_column_that_no_enqueue_fills_is_named(conn: Connection)
     assert (await examine(conn, declared)).healthy
 
 
+async def test_a_default_that_is_another_than_the_declared_one_is_warned_of(conn: Connection) -> None:
+    await conn.execute("alter table tasks alter max_retries set default 9")
+    told = only(ailing(await examine(conn, TASKS)), "warning")
+    assert told.what == "the column max_retries has the default 9, and `defaults` says 3: change one of them"
+    assert told.promise_lost == "a bulk of unlike items gets 3, a single one 9"
+    assert told.remedy_sql is None
+    store, stated = Store(TASKS), Item(kind="a", priority=1)
+    await store.enqueue(conn, Item(kind="alone"))
+    await store.enqueue_many(conn, [Item(kind="a"), stated, Item(kind="a", limit=2)])
+    cursor = await conn.execute("select max_retries from tasks order by type desc, priority, max_retries")
+    assert await cursor.fetchall() == [(9,), (2,), (3,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("default", "declared", "single"),
+    [("'{}'", "NULL", "{}"), ("jsonb_build_array(1)", "NULL", "[1]")],
+)
+async def test_a_default_where_none_is_declared_is_warned_of(
+    conn: Connection, default: str, declared: str, single: str
+) -> None:
+    await run(conn, "alter table tasks alter payload set default " + default)
+    told = only(ailing(await examine(conn, TASKS)), "warning")
+    assert told.promise_lost == f"a bulk of unlike items gets {declared}, a single one {single}"
+
+
+async def test_a_default_that_means_the_same_is_no_other(conn: Connection) -> None:
+    declared = replace(TASKS, defaults={**TASKS.defaults, "payload": {"a": 1, "b": []}})
+    spelt = """alter payload set default '{"b": [ ], "a": 1}'"""
+    await run(conn, f"alter table tasks {spelt}, alter max_retries set default 1 + 2")
+    assert ailing(await examine(conn, declared)) == []
+
+
+async def test_the_declared_default_is_what_a_column_without_one_gets(conn: Connection) -> None:
+    declared = replace(TASKS, defaults={**TASKS.defaults, "max_retries": 7})
+    damage = "alter table tasks alter max_retries drop default, alter max_retries drop not null"
+    finding = only(await broken(conn, damage, ledger=declared), "warning")
+    assert finding.remedy_sql == 'alter table "tasks" alter column "max_retries" set default 7;'
+
+
 # -- states ----------------------------------------------------------------------------------------------
 
 
@@ -279,6 +323,22 @@ async def test_a_check_that_looks_at_other_columns_is_left_to_the_reader(conn: C
     assert diagnosis.healthy
     told = only(ailing(diagnosis), "warning")
     assert "the constraint tied ties the state to type" in told.what
+
+
+FINISHED = "check ((completed_at is null) = (status in ('pending', 'claimed', 'running'{})))"
+
+
+async def test_a_check_that_ties_the_state_to_the_time_of_the_end_is_tried(conn: Connection) -> None:
+    await run(conn, "alter table tasks add constraint ended " + FINISHED.format(""))
+    assert ailing(await examine(conn, TASKS)) == []
+
+
+async def test_a_check_that_refuses_an_end_with_its_time_is_widened(conn: Connection) -> None:
+    damage = "alter table tasks add constraint ended " + FINISHED.format(", 'failed'")
+    finding = only(await broken(conn, damage))
+    assert finding.what == "the constraint ended refuses failed with completed_at as our moves set it"
+    row = await Store(TASKS).enqueue(conn, Item(kind="a"))
+    await Store(TASKS).cancel(conn, row.id)
 
 
 async def test_states_that_nobody_declared_are_seen_in_a_sample_of_the_rows(parcels: Connection) -> None:

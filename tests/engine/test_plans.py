@@ -198,7 +198,9 @@ def test_every_lane_is_read_by_its_index_and_without_a_sort(
 ) -> None:
     """J-8: the index has the order of the claim."""
     with psycopg.connect(ledgers_url) as db:
-        db.execute("set local enable_seqscan = off; set local enable_bitmapscan = off")
+        # On tables that are nearly empty anything is as good as the index; a sort is what the index saves.
+        for other in ("seqscan", "bitmapscan", "sort", "incremental_sort"):
+            db.execute(f"set local enable_{other} = off")
         plan = EXPLAIN[how](db, Store(ledger).sql.claim, params(), "costs off")
         each_lane_is_its_index(ledger, plan)
 

@@ -13,7 +13,7 @@ moved as (
     select i."id", i."type", i."org_id", i."+payload", i."+now", 'queued'::job_status, i."+now", i."+now" from items as i
     order by i."+place"
     on conflict ("org_id", "idempotency_key") where "idempotency_key" is not null do nothing
-    returning t."id", t."attempt", t."fence", t."run_at", t."updated_at"
+    returning t."id", t."attempt", t."fence", t."run_at", t."updated_at", t."type", t."org_id"
 ),
 hops (step, prev, next) as (
     values (0, NULL::text, 'queued'::text)
@@ -21,7 +21,7 @@ hops (step, prev, next) as (
 told as (
     insert into "job_event" ("job_id", "ts", "prev_status", "next_status", "detail_json")
     select t."id", clock.now, h.prev, h.next,
-        jsonb_strip_nulls(jsonb_build_object('verb', 'enqueue'::text, 'attempt', t."attempt", 'fence', t."fence", 'run_at', t."run_at")) || coalesce(%(detail)s::text::jsonb, '{}')
+        jsonb_strip_nulls(jsonb_build_object('verb', 'enqueue'::text, 'attempt', t."attempt", 'fence', t."fence", 'by', session_user::text, 'kind', t."type", 'tenant', t."org_id", 'run_at', t."run_at")) || coalesce(%(detail)s::text::jsonb, '{}')
     from clock, moved as t, hops as h
     order by t."id", h.step
 )
@@ -40,7 +40,7 @@ moved as (
     select i."id", i."type", i."org_id", i."idempotency_key", coalesce(i."+now" + make_interval(secs => i."+delay"), i."+now"), 'queued'::job_status, i."+now", i."+now" from items as i
     order by i."+place"
     on conflict ("org_id", "idempotency_key") where "idempotency_key" is not null do nothing
-    returning t."id", t."attempt", t."fence", t."run_at", t."updated_at"
+    returning t."id", t."attempt", t."fence", t."run_at", t."updated_at", t."type", t."org_id"
 ),
 hops (step, prev, next) as (
     values (0, NULL::text, 'queued'::text)
@@ -48,7 +48,7 @@ hops (step, prev, next) as (
 told as (
     insert into "job_event" ("job_id", "ts", "prev_status", "next_status", "detail_json")
     select t."id", clock.now, h.prev, h.next,
-        jsonb_strip_nulls(jsonb_build_object('verb', 'enqueue'::text, 'attempt', t."attempt", 'fence', t."fence", 'run_at', t."run_at")) || coalesce(%(detail)s::text::jsonb, '{}')
+        jsonb_strip_nulls(jsonb_build_object('verb', 'enqueue'::text, 'attempt', t."attempt", 'fence', t."fence", 'by', session_user::text, 'kind', t."type", 'tenant', t."org_id", 'run_at', t."run_at")) || coalesce(%(detail)s::text::jsonb, '{}')
     from clock, moved as t, hops as h
     order by t."id", h.step
 )
@@ -67,7 +67,7 @@ moved as (
     select i."id", i."type", i."org_id", coalesce(i."+run_at", i."+now"), 'queued'::job_status, i."+now", i."+now" from items as i
     order by i."+place"
     on conflict ("org_id", "idempotency_key") where "idempotency_key" is not null do nothing
-    returning t."id", t."attempt", t."fence", t."run_at", t."updated_at"
+    returning t."id", t."attempt", t."fence", t."run_at", t."updated_at", t."type", t."org_id"
 ),
 hops (step, prev, next) as (
     values (0, NULL::text, 'queued'::text)
@@ -75,7 +75,7 @@ hops (step, prev, next) as (
 told as (
     insert into "job_event" ("job_id", "ts", "prev_status", "next_status", "detail_json")
     select t."id", clock.now, h.prev, h.next,
-        jsonb_strip_nulls(jsonb_build_object('verb', 'enqueue'::text, 'attempt', t."attempt", 'fence', t."fence", 'run_at', t."run_at")) || coalesce(%(detail)s::text::jsonb, '{}')
+        jsonb_strip_nulls(jsonb_build_object('verb', 'enqueue'::text, 'attempt', t."attempt", 'fence', t."fence", 'by', session_user::text, 'kind', t."type", 'tenant', t."org_id", 'run_at', t."run_at")) || coalesce(%(detail)s::text::jsonb, '{}')
     from clock, moved as t, hops as h
     order by t."id", h.step
 )
@@ -354,7 +354,7 @@ hops (start, step, prev, next) as (
 told as (
     insert into "job_event" ("job_id", "ts", "prev_status", "next_status", "detail_json")
     select t."id", t."updated_at", h.prev, h.next,
-        jsonb_strip_nulls(jsonb_build_object('verb', 'cancel'::text, 'attempt', t."attempt", 'fence', t."fence")) || coalesce(m.detail, '{}')
+        jsonb_strip_nulls(jsonb_build_object('verb', 'cancel'::text, 'attempt', t."attempt", 'fence', t."fence", 'by', session_user::text)) || coalesce(m.detail, '{}')
     from moved as t
     join moves as m on m.key = t."id"
     join hops as h on h.start is not distinct from m.prev
@@ -390,7 +390,7 @@ hops (start, step, prev, next) as (
 told as (
     insert into "job_event" ("job_id", "ts", "prev_status", "next_status", "detail_json")
     select t."id", t."updated_at", h.prev, h.next,
-        jsonb_strip_nulls(jsonb_build_object('verb', 'cancel'::text, 'attempt', t."attempt", 'fence', t."fence", 'worker', m."before_worker")) || coalesce(m.detail, '{}')
+        jsonb_strip_nulls(jsonb_build_object('verb', 'cancel'::text, 'attempt', t."attempt", 'fence', t."fence", 'by', session_user::text, 'worker', m."before_worker")) || coalesce(m.detail, '{}')
     from moved as t
     join moves as m on m.key = t."id"
     join hops as h on h.start is not distinct from m.prev
@@ -426,7 +426,7 @@ hops (start, step, prev, next) as (
 told as (
     insert into "job_event" ("job_id", "ts", "prev_status", "next_status", "detail_json")
     select t."id", t."updated_at", h.prev, h.next,
-        jsonb_strip_nulls(jsonb_build_object('verb', 'requeue'::text, 'attempt', t."attempt", 'fence', t."fence", 'run_at', t."run_at", 'attempt_before', m."before_attempt_before")) || coalesce(m.detail, '{}')
+        jsonb_strip_nulls(jsonb_build_object('verb', 'requeue'::text, 'attempt', t."attempt", 'fence', t."fence", 'by', session_user::text, 'run_at', t."run_at", 'attempt_before', m."before_attempt_before")) || coalesce(m.detail, '{}')
     from moved as t
     join moves as m on m.key = t."id"
     join hops as h on h.start is not distinct from m.prev
@@ -462,7 +462,7 @@ hops (start, step, prev, next) as (
 told as (
     insert into "job_event" ("job_id", "ts", "prev_status", "next_status", "detail_json")
     select t."id", t."updated_at", h.prev, h.next,
-        jsonb_strip_nulls(jsonb_build_object('verb', 'cancel'::text, 'attempt', t."attempt", 'fence', t."fence", 'worker', m."before_worker")) || coalesce(m.detail, '{}')
+        jsonb_strip_nulls(jsonb_build_object('verb', 'cancel'::text, 'attempt', t."attempt", 'fence', t."fence", 'by', session_user::text, 'worker', m."before_worker")) || coalesce(m.detail, '{}')
     from moved as t
     join moves as m on m.key = t."id"
     join hops as h on h.start is not distinct from m.prev
@@ -498,7 +498,7 @@ hops (start, step, prev, next) as (
 told as (
     insert into "job_event" ("job_id", "ts", "prev_status", "next_status", "detail_json")
     select t."id", t."updated_at", h.prev, h.next,
-        jsonb_strip_nulls(jsonb_build_object('verb', 'requeue'::text, 'attempt', t."attempt", 'fence', t."fence", 'run_at', t."run_at", 'attempt_before', m."before_attempt_before")) || coalesce(m.detail, '{}')
+        jsonb_strip_nulls(jsonb_build_object('verb', 'requeue'::text, 'attempt', t."attempt", 'fence', t."fence", 'by', session_user::text, 'run_at', t."run_at", 'attempt_before', m."before_attempt_before")) || coalesce(m.detail, '{}')
     from moved as t
     join moves as m on m.key = t."id"
     join hops as h on h.start is not distinct from m.prev
@@ -561,24 +561,25 @@ limit %(limit)s
 for no key update of t skip locked;
 
 -- get
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", case when starts_with(t."last_error_message", t."last_error_code" || ':') then t."last_error_message"::text else nullif(concat_ws(': ', t."last_error_code", t."last_error_message"), '') end as "error", to_jsonb(t.*) as "columns", t."org_id" as "tenant", t."run_at" as "due", t."created_at" as "created", t."updated_at" as "updated", null::timestamptz as "claimed", t."started_at" as "started", t."finished_at" as "finished",
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", case when starts_with(t."last_error_message", t."last_error_code" || ':') then t."last_error_message"::text else nullif(concat_ws(': ', t."last_error_code", t."last_error_message"), '') end as "error", to_jsonb(t.*) - 'payload' as "columns", t."org_id" as "tenant", case when t."run_at" is not null then greatest(least(t."run_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "updated", null::timestamptz as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "started", case when t."finished_at" is not null then greatest(least(t."finished_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "finished",
     case when t."status" = 'succeeded' then (
         select e."detail_json" -> 'result' from "job_event" as e
-        where e."job_id" = t."id" and e."next_status" = 'succeeded' order by e."seq" desc limit 1
+        where e."job_id" = t."id" and e."next_status" = 'succeeded' order by e."ts" desc, e."seq" desc limit 1
     ) end as result,
     (
         select e."detail_json" ->> 'stage' from "job_event" as e
-        where e."job_id" = t."id" and e."detail_json" -> 'stage' is not null order by e."seq" desc limit 1
+        where e."job_id" = t."id" and e."detail_json" -> 'stage' is not null order by e."ts" desc, e."seq" desc limit 1
     ) as stage,
     (
         select (e."detail_json" ->> 'progress')::float8 from "job_event" as e
-        where e."job_id" = t."id" and e."detail_json" -> 'progress' is not null order by e."seq" desc limit 1
+        where e."job_id" = t."id" and jsonb_typeof(e."detail_json"::jsonb -> 'progress') = 'number'
+        order by e."ts" desc, e."seq" desc limit 1
     ) as progress
 from "job" as t
 where t."id" = %(id)s;
 
 -- timeline
-select e."seq" as seq, e."ts" as at, e."prev_status" as prev, e."next_status" as next,
+select e."seq" as seq, case when e."ts" is not null then greatest(least(e."ts", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as at, e."prev_status" as prev, e."next_status" as next,
     coalesce(e."detail_json", '{}') as detail
 from "job_event" as e
 where e."job_id" = %(id)s and e."seq" > %(after)s
@@ -587,7 +588,7 @@ limit %(limit)s;
 
 -- verify, a page of rows with their events
 with picked as materialized (
-    select t."id" as "key", t."status"::text as "state", t."worker_id"::text as "owner", t."attempt" as "attempts", t."fence" as "fence", t."started_at" as "started", t."finished_at" as "finished", t."last_error_code" as "code", t."last_error_message" as "message"
+    select t."id" as "key", t."status"::text as "state", t."worker_id"::text as "owner", t."attempt" as "attempts", t."fence" as "fence", t."started_at" as "started", t."finished_at" as "finished", t."last_error_code" as "code", t."last_error_message" as "message", t."type"::text as "kind", t."org_id"::text as "tenant"
     from "job" as t
     where t."id" > %(after_key)s
     order by t."id"
@@ -597,18 +598,23 @@ select e.*
 from picked as p, lateral (
     select null as seq, null as at, null as prev, null as next, null as detail, p.*
     union all
-    select j."seq", j."ts", j."prev_status"::text, j."next_status"::text, j."detail_json"::text, null, null, null, null, null, null, null, null, null
+    select j."seq", j."ts", j."prev_status"::text, j."next_status"::text, j."detail_json"::text, null, null, null, null, null, null, null, null, null, null, null
     from "job_event" as j
     where j."job_id" = p.key
 ) as e
 order by p.key, e.seq nulls first;
 
 -- find, by state and kind, after a page
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", case when starts_with(t."last_error_message", t."last_error_code" || ':') then t."last_error_message"::text else nullif(concat_ws(': ', t."last_error_code", t."last_error_message"), '') end as "error", to_jsonb(t.*) as "columns", t."org_id" as "tenant", t."run_at" as "due", t."created_at" as "created", t."updated_at" as "updated", null::timestamptz as "claimed", t."started_at" as "started", t."finished_at" as "finished"
-from "job" as t
-where t."status" = any(%(states)s::job_status[]) and t."type"::text = %(kind)s and (t."created_at", t."id") < (%(before)s::timestamptz, %(before_key)s::uuid)
-order by t."created_at" desc, t."id" desc
-limit %(limit)s;
+with picked as materialized (
+    select t."id" as key
+    from "job" as t
+    where t."status" = any(%(states)s::job_status[]) and t."type"::text = %(kind)s and (t."created_at", t."id") < (%(before)s::timestamptz, %(before_key)s::uuid)
+    order by t."created_at" desc, t."id" desc
+    limit %(limit)s
+)
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", case when starts_with(t."last_error_message", t."last_error_code" || ':') then t."last_error_message"::text else nullif(concat_ws(': ', t."last_error_code", t."last_error_message"), '') end as "error", to_jsonb(t.*) - 'payload' as "columns", t."org_id" as "tenant", case when t."run_at" is not null then greatest(least(t."run_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "updated", null::timestamptz as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "started", case when t."finished_at" is not null then greatest(least(t."finished_at", '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end as "finished"
+from picked as p join "job" as t on t."id" = p.key
+order by t."created_at" desc, t."id" desc;
 
 -- keys, for an order by a filter
 select t."id" as key

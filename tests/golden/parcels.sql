@@ -309,18 +309,28 @@ limit %(limit)s
 for no key update of t skip locked;
 
 -- get
-select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) as "columns", null::text as "tenant", to_timestamp(t."not_before" / 1000.0) as "due", to_timestamp(t."shelved_ms" / 1000.0) as "created", null::timestamptz as "updated", null::timestamptz as "claimed", to_timestamp(t."moving_ms" / 1000.0) as "started", to_timestamp(t."done_ms" / 1000.0) as "finished"
-from "parcels" as t
-where t."parcel_no" = %(id)s
-order by t."shelved_ms" desc, t."parcel_no" desc
-limit %(limit)s;
+with picked as materialized (
+    select t."parcel_no" as key
+    from "parcels" as t
+    where t."parcel_no" = %(id)s
+    order by t."shelved_ms" desc, t."parcel_no" desc
+    limit %(limit)s
+)
+select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) - 'slip' as "columns", null::text as "tenant", case when t."not_before" is not null then to_timestamp(greatest(least(t."not_before", 253402300799000), -62135596800000) / 1000.0) end as "due", case when t."shelved_ms" is not null then to_timestamp(greatest(least(t."shelved_ms", 253402300799000), -62135596800000) / 1000.0) end as "created", null::timestamptz as "updated", null::timestamptz as "claimed", case when t."moving_ms" is not null then to_timestamp(greatest(least(t."moving_ms", 253402300799000), -62135596800000) / 1000.0) end as "started", case when t."done_ms" is not null then to_timestamp(greatest(least(t."done_ms", 253402300799000), -62135596800000) / 1000.0) end as "finished"
+from picked as p join "parcels" as t on t."parcel_no" = p.key
+order by t."shelved_ms" desc, t."parcel_no" desc;
 
 -- find, by state and kind, after a page
-select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) as "columns", null::text as "tenant", to_timestamp(t."not_before" / 1000.0) as "due", to_timestamp(t."shelved_ms" / 1000.0) as "created", null::timestamptz as "updated", null::timestamptz as "claimed", to_timestamp(t."moving_ms" / 1000.0) as "started", to_timestamp(t."done_ms" / 1000.0) as "finished"
-from "parcels" as t
-where t."stage" = any(%(states)s::text[]) and t."service"::text = %(kind)s and (t."shelved_ms", t."parcel_no") < (ceil(extract(epoch from %(before)s::timestamptz) * 1000)::bigint, %(before_key)s::integer)
-order by t."shelved_ms" desc, t."parcel_no" desc
-limit %(limit)s;
+with picked as materialized (
+    select t."parcel_no" as key
+    from "parcels" as t
+    where t."stage" = any(%(states)s::text[]) and t."service"::text = %(kind)s and (t."shelved_ms", t."parcel_no") < (ceil(extract(epoch from %(before)s::timestamptz) * 1000)::bigint, %(before_key)s::integer)
+    order by t."shelved_ms" desc, t."parcel_no" desc
+    limit %(limit)s
+)
+select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) - 'slip' as "columns", null::text as "tenant", case when t."not_before" is not null then to_timestamp(greatest(least(t."not_before", 253402300799000), -62135596800000) / 1000.0) end as "due", case when t."shelved_ms" is not null then to_timestamp(greatest(least(t."shelved_ms", 253402300799000), -62135596800000) / 1000.0) end as "created", null::timestamptz as "updated", null::timestamptz as "claimed", case when t."moving_ms" is not null then to_timestamp(greatest(least(t."moving_ms", 253402300799000), -62135596800000) / 1000.0) end as "started", case when t."done_ms" is not null then to_timestamp(greatest(least(t."done_ms", 253402300799000), -62135596800000) / 1000.0) end as "finished"
+from picked as p join "parcels" as t on t."parcel_no" = p.key
+order by t."shelved_ms" desc, t."parcel_no" desc;
 
 -- keys, for an order by a filter
 select t."parcel_no" as key

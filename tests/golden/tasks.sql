@@ -348,18 +348,28 @@ limit %(limit)s
 for no key update of t skip locked;
 
 -- get
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) as "columns", null::text as "tenant", t."next_retry_at" at time zone 'UTC' as "due", t."created_at" at time zone 'UTC' as "created", t."updated_at" at time zone 'UTC' as "updated", t."claimed_at" at time zone 'UTC' as "claimed", t."started_at" at time zone 'UTC' as "started", t."completed_at" at time zone 'UTC' as "finished"
-from "tasks" as t
-where t."id" = %(id)s
-order by t."created_at" desc, t."id" desc
-limit %(limit)s;
+with picked as materialized (
+    select t."id" as key
+    from "tasks" as t
+    where t."id" = %(id)s
+    order by t."created_at" desc, t."id" desc
+    limit %(limit)s
+)
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) - 'payload' as "columns", null::text as "tenant", case when t."next_retry_at" is not null then greatest(least(t."next_retry_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "updated", case when t."claimed_at" is not null then greatest(least(t."claimed_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "started", case when t."completed_at" is not null then greatest(least(t."completed_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "finished"
+from picked as p join "tasks" as t on t."id" = p.key
+order by t."created_at" desc, t."id" desc;
 
 -- find, by state and kind, after a page
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) as "columns", null::text as "tenant", t."next_retry_at" at time zone 'UTC' as "due", t."created_at" at time zone 'UTC' as "created", t."updated_at" at time zone 'UTC' as "updated", t."claimed_at" at time zone 'UTC' as "claimed", t."started_at" at time zone 'UTC' as "started", t."completed_at" at time zone 'UTC' as "finished"
-from "tasks" as t
-where t."status" = any(%(states)s::task_status[]) and t."type"::text = %(kind)s and (t."created_at", t."id") < (%(before)s::timestamptz at time zone 'UTC', %(before_key)s::uuid)
-order by t."created_at" desc, t."id" desc
-limit %(limit)s;
+with picked as materialized (
+    select t."id" as key
+    from "tasks" as t
+    where t."status" = any(%(states)s::task_status[]) and t."type"::text = %(kind)s and (t."created_at", t."id") < (%(before)s::timestamptz at time zone 'UTC', %(before_key)s::uuid)
+    order by t."created_at" desc, t."id" desc
+    limit %(limit)s
+)
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) - 'payload' as "columns", null::text as "tenant", case when t."next_retry_at" is not null then greatest(least(t."next_retry_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "updated", case when t."claimed_at" is not null then greatest(least(t."claimed_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "started", case when t."completed_at" is not null then greatest(least(t."completed_at", '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC' as "finished"
+from picked as p join "tasks" as t on t."id" = p.key
+order by t."created_at" desc, t."id" desc;
 
 -- keys, for an order by a filter
 select t."id" as key

@@ -7,16 +7,18 @@ is an advisory lock that the test holds.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
 
@@ -84,15 +86,17 @@ create table effects (task uuid not null, note text);
 # -- asking the database -----------------------------------------------------------------------------
 
 
-async def until(conn: Connection, query: str, *params: Any, within: float = PATIENCE) -> Any:
-    """Asks until the answer's first column is true; answers with it."""
+async def until(
+    conn: Connection, query: str, *params: Any, within: float = PATIENCE, every: float = 0.01
+) -> Any:
+    """Asks until the answer's first column is true, `every` so many seconds; answers with it."""
     deadline = time.monotonic() + within
     while True:
         row = await (await conn.execute(query, params)).fetchone()
         if row and row[0]:
             return row[0]
         assert time.monotonic() < deadline, f"not within {within:g} s: {query} {params}"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(every)
 
 
 async def until_true(condition: Callable[[], object]) -> None:
@@ -193,6 +197,34 @@ async def present(conn: Connection, worker: Worker) -> None:
 
 
 # -- workers as processes ----------------------------------------------------------------------------
+
+
+@contextmanager
+def not_outliving(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
+    """Ends a process with the block, and with ours: politely first, by its id, however the block ends."""
+
+    def end() -> None:
+        if process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        finally:  # also when we are interrupted while we wait
+            process.kill()
+            process.wait()
+
+    atexit.register(end)
+    try:
+        yield process
+    finally:
+        end()
+        atexit.unregister(end)
+
+
+def shown(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """Shows a measurement to whoever runs the test, also without -s."""
+    with capsys.disabled():
+        sys.stdout.write(f"\n{text}\n")
 
 
 class Process:

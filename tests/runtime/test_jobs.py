@@ -1210,7 +1210,7 @@ async def test_as_tenant_without_an_organisation_is_not_allowed(app: Holdfast, c
         with pytest.raises(NotAllowed) as refused:
             async with app.as_tenant(nobody):
                 raise AssertionError
-        assert (refused.value.code, refused.value.status) == ("NOT_ALLOWED", 403)
+        assert (refused.value.code, refused.value.status) == ("NOT_ALLOWED", 401)
     for wrong in ("x", 7, "*"):
         with pytest.raises(InvalidInput, match="org_id"):
             async with app.as_tenant(wrong):

@@ -76,7 +76,7 @@ def enqueue(
 
 async def _add(app: Holdfast, ledger: str, fields: dict[str, Any], by: str | None) -> Receipt:
     from holdfast.engine.values import Item
-    from holdfast.platform import fit
+    from holdfast.runtime.handlers import fit
 
     store = app.store(ledger)
     item = fit(store.ledger, app.handlers, Item(**fields))

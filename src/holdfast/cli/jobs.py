@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import application, options, output
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, NotAllowed
 
 if TYPE_CHECKING:
     from holdfast.engine.ledger import Ledger
     from holdfast.engine.store import Store
-    from holdfast.engine.values import Event
+    from holdfast.engine.values import Event, Stat
     from holdfast.engine.verify import Report
     from holdfast.platform import Holdfast
 
@@ -92,14 +93,13 @@ def stats(
     found = application.load(app)
     store = found.store(ledger)
     application.settle(found)
-    counted = application.run(_stats(found, store, tenant))
-    rows = [(state, *counted.get(state, (0, None))) for state in store.ledger.states]
+    stats = application.run(_stats(found, store, tenant))
     if json:
-        states = [{"state": state, "rows": count, "oldest": oldest} for state, count, oldest in rows]
-        output.data({"ledger": ledger, "rows": sum(row[1] for row in rows), "states": states})
+        states = [dataclasses.asdict(stat) for stat in stats]
+        output.data({"ledger": ledger, "rows": sum(stat.rows for stat in stats), "states": states})
         return
-    shaded = [(output.shade(store.ledger, state), f"{count:,}", oldest) for state, count, oldest in rows]
-    output.table(("STATE", "COUNT", "OLDEST CREATED"), shaded)
+    lines = [(output.shade(store.ledger, one.state), f"{one.rows:,}", one.oldest, one.due) for one in stats]
+    output.table(("STATE", "COUNT", "OLDEST CREATED", "FIRST DUE"), lines)
 
 
 def _open(app: str | None, ledger: str) -> tuple[Holdfast, Store]:
@@ -120,13 +120,19 @@ def _key(store: Store, id: str | None) -> Any:
 
 async def _verify(app: Holdfast, store: Store, key: Any, tenant: str | None, *, quiet: bool) -> Report:
     from holdfast.engine.values import Filter
-    from holdfast.engine.verify import verify
+    from holdfast.engine.verify import hidden, verify
 
     async with app, app.database.connection() as conn:
-        if quiet or key is not None:
+        if key is not None:
             return await verify(store, conn, id=key, tenant=tenant)
         # Exact, as it costs a hundredth of what follows: a row is counted, but its events are all read.
         total = sum(count.rows for count in await store.count(conn, Filter(tenant=tenant)))
+        if not total and await hidden(store, conn):
+            raise NotAllowed(
+                message=f"row level security hides the rows of {store.ledger.name} from this login"
+            )
+        if quiet:
+            return await verify(store, conn, tenant=tenant)
         with _progress(store.ledger, total) as tell:
             return await verify(store, conn, tenant=tenant, tell=tell)
 
@@ -208,7 +214,8 @@ def _note(event: Event) -> str:
         notes.append(f"{progress:g} %" if isinstance(progress, int | float) else str(progress))
     match told.get("error"):
         case {"code": code, "message": message}:
-            notes.append(f"{code}: {message}")
+            told_twice = str(message).startswith(f"{code}:")  # a message may begin with its class
+            notes.append(str(message) if told_twice else f"{code}: {message}")
         case None:
             pass
         case other:
@@ -218,11 +225,8 @@ def _note(event: Event) -> str:
     return _one_line("; ".join(notes))
 
 
-async def _stats(app: Holdfast, store: Store, tenant: str | None) -> dict[str, tuple[int, Any]]:
-    from holdfast.engine.reading import conditions
+async def _stats(app: Holdfast, store: Store, tenant: str | None) -> list[Stat]:
     from holdfast.engine.values import Filter
 
-    shape, params = conditions(store.ledger, Filter(tenant=tenant))
     async with app, app.database.connection() as conn:
-        cursor = await conn.execute(store.sql.states(shape), params)
-        return {state: (count, oldest) for state, count, oldest in await cursor.fetchall()}
+        return await store.stats(conn, Filter(tenant=tenant))

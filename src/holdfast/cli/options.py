@@ -34,6 +34,7 @@ Kind = Annotated[str | None, typer.Option("--kind", help="Only rows of this kind
 Owner = Annotated[str | None, typer.Option("--owner", help="Only rows of this worker.")]
 Queue = Annotated[str | None, typer.Option("--queue", help="Only rows of this queue.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only rows of this tenant.")]
+Code = Annotated[str | None, typer.Option("--code", help="Only rows whose last error is of this class.")]
 After = Annotated[
     str | None, typer.Option("--created-after", metavar="TIME", help="Only rows made after this time.")
 ]
@@ -50,6 +51,7 @@ def which(
     owner: str | None,
     queue: str | None,
     tenant: str | None,
+    code: str | None,
     after: str | None,
     before: str | None,
 ) -> Filter:
@@ -62,6 +64,7 @@ def which(
         owner=owner,
         queue=queue,
         tenant=tenant,
+        code=code,
         created_after=time_of("created_after", after),
         created_before=time_of("created_before", before),
     )

@@ -21,6 +21,7 @@ DONE = {"cancel": "cancelled", "requeue": "requeued"}
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The rows; or give a filter.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell how many rows the filter means.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the journal.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing rows by a filter.")]
 
 
@@ -31,6 +32,7 @@ class Wish:
     verb: Order
     ledger: str
     by: str | None
+    reason: str | None
     dry_run: bool
     yes: bool
     json: bool
@@ -44,17 +46,19 @@ def cancel(
     owner: options.Owner = None,
     queue: options.Queue = None,
     tenant: options.Tenant = None,
+    code: options.Code = None,
     created_after: options.After = None,
     created_before: options.Before = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     by: options.By = None,
+    reason: Reason = None,
     app: options.App = None,
     json: options.Json = False,
 ) -> None:
     """Call rows off, at once, also running ones."""
-    meant = options.which(state, kind, owner, queue, tenant, created_after, created_before)
-    _order(Wish("cancel", ledger, options.doer(by), dry_run, yes, json), ids or [], meant, app)
+    meant = options.which(state, kind, owner, queue, tenant, code, created_after, created_before)
+    _order(Wish("cancel", ledger, options.doer(by), reason, dry_run, yes, json), ids or [], meant, app)
 
 
 def requeue(
@@ -65,25 +69,28 @@ def requeue(
     owner: options.Owner = None,
     queue: options.Queue = None,
     tenant: options.Tenant = None,
+    code: options.Code = None,
     created_after: options.After = None,
     created_before: options.Before = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     by: options.By = None,
+    reason: Reason = None,
     app: options.App = None,
     json: options.Json = False,
 ) -> None:
     """Let rows that ended badly run again, with all their attempts."""
-    meant = options.which(state, kind, owner, queue, tenant, created_after, created_before)
-    _order(Wish("requeue", ledger, options.doer(by), dry_run, yes, json), ids or [], meant, app)
+    meant = options.which(state, kind, owner, queue, tenant, code, created_after, created_before)
+    _order(Wish("requeue", ledger, options.doer(by), reason, dry_run, yes, json), ids or [], meant, app)
 
 
 def _order(wish: Wish, ids: list[str], meant: Filter, app: str | None) -> None:
     from holdfast.engine.reading import key_of
     from holdfast.engine.values import Filter
 
-    filtered = meant != Filter()
-    if bool(ids) == filtered:
+    filtered = not ids
+    others = replace(meant, tenant=None) != Filter()  # ids may be said of one tenant's rows
+    if (ids and others) or (filtered and meant == Filter()):
         raise InvalidInput(field="ids", message="give ids, or a filter like --state and --kind: one of both")
     found = application.load(app)
     store = found.store(wish.ledger)
@@ -94,17 +101,17 @@ def _order(wish: Wish, ids: list[str], meant: Filter, app: str | None) -> None:
     if filtered:
         application.run(_by_filter(found, store, meant, wish))
     else:
-        application.run(_one_by_one(found, store, keys, wish))
+        application.run(_one_by_one(found, store, keys, meant, wish))
 
 
-async def _one_by_one(app: Holdfast, store: Store, keys: list[Any], wish: Wish) -> None:
+async def _one_by_one(app: Holdfast, store: Store, keys: list[Any], meant: Filter, wish: Wish) -> None:
     """Each row is judged alone; the first error decides the exit code, after all have been tried."""
     errors: dict[Any, HoldfastError] = {}
     async with app, app.database.connection() as conn:
         for key in keys:
             try:
                 verb = store.cancel if wish.verb == "cancel" else store.requeue
-                await verb(conn, key, by=wish.by)
+                await verb(conn, key, tenant=meant.tenant, by=wish.by, reason=wish.reason)
             except HoldfastError as error:
                 if len(keys) == 1:
                     raise
@@ -127,7 +134,7 @@ async def _by_filter(app: Holdfast, store: Store, meant: Filter, wish: Wish) -> 
         if count and not wish.dry_run:
             _ask(wish, count)
             verb = store.cancel_where if wish.verb == "cancel" else store.requeue_where
-            count = await verb(conn, meant, by=wish.by)
+            count = await verb(conn, meant, by=wish.by, reason=wish.reason)
     if wish.json:
         output.data({"ledger": wish.ledger, "verb": wish.verb, "count": count, "dry_run": wish.dry_run})
     else:

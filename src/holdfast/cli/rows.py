@@ -30,6 +30,7 @@ def list_rows(
     owner: options.Owner = None,
     queue: options.Queue = None,
     tenant: options.Tenant = None,
+    code: options.Code = None,
     created_after: options.After = None,
     created_before: options.Before = None,
     limit: Annotated[int, typer.Option(help="How many rows at most, up to 1000.")] = 50,
@@ -38,7 +39,7 @@ def list_rows(
     json: options.Json = False,
 ) -> None:
     """List rows, the newest first."""
-    meant = options.which(state, kind, owner, queue, tenant, created_after, created_before)
+    meant = options.which(state, kind, owner, queue, tenant, code, created_after, created_before)
     found = application.load(app)
     declared = found.store(ledger).ledger
     application.settle(found)
@@ -55,6 +56,7 @@ def list_rows(
 def show(
     ledger: options.LedgerName,
     id: options.RowId,
+    tenant: options.Tenant = None,
     app: options.App = None,
     json: options.Json = False,
 ) -> None:
@@ -62,7 +64,7 @@ def show(
     found = application.load(app)
     declared = found.store(ledger).ledger
     application.settle(found)
-    row = application.run(_row(found, ledger, id))
+    row = application.run(_row(found, ledger, id, tenant))
     allowed = [verb for verb in ("cancel", "requeue") if verb in declared.lifecycle.verbs(row.state)]
     if json:
         output.data({"ledger": ledger, **_whole(row), "allowed": allowed})
@@ -91,8 +93,8 @@ def _print(ledger: Ledger, page: Page) -> None:
 
 async def _page(app: Holdfast, ledger: str, meant: Filter, limit: int, cursor: str | None) -> Page:
     """As many rows as are wanted, page by page of the store's."""
+    from holdfast.engine.looks import PAGE
     from holdfast.engine.reading import must_lie
-    from holdfast.engine.store import PAGE
     from holdfast.engine.values import Page
 
     must_lie(limit, MOST)
@@ -107,9 +109,9 @@ async def _page(app: Holdfast, ledger: str, meant: Filter, limit: int, cursor: s
                 return Page(tuple(rows), cursor)
 
 
-async def _row(app: Holdfast, ledger: str, id: str) -> Row:
+async def _row(app: Holdfast, ledger: str, id: str, tenant: str | None) -> Row:
     async with app:
-        return await app.get(ledger, id)
+        return await app.get(ledger, id, tenant=tenant)
 
 
 def _whole(row: Row) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.db import embedded
+from holdfast.db import embedded, migrate, queries
 from holdfast.db import pool as pools
 from holdfast.db.settings import Settings
+from holdfast.errors import SchemaOutdated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,15 @@ class Database:
     def connection(self) -> AbstractAsyncContextManager[pools.Connection]:
         """A pooled, autocommitting connection, for `async with`."""
         return pools.acquire(self.pool)
+
+    async def reset(self, conn: pools.Connection) -> None:
+        """Takes away what a borrower may have left on a pooled connection: role, settings, temporary tables.
+
+        Behind a pooler the session is not ours: there, what lasts longer than a transaction is not for us to
+        undo.
+        """
+        if self.settings.database_pooler == "none":
+            await conn.execute(queries.RESET)
 
     async def connect(self, purpose: str) -> pools.Connection:
         """A connection of one's own, autocommitting; the caller closes it."""
@@ -77,3 +87,14 @@ async def _embedded(home: Path) -> AsyncGenerator[str]:
 def _release(starting: asyncio.Future[embedded.Lease]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         starting.result().release()
+
+
+async def prepare(database: Database) -> None:
+    """Brings the schema up to date on the profiles local and test; refuses an old one elsewhere."""
+    url, schema = database.direct_url or database.url, database.settings.schema
+    if not await asyncio.to_thread(migrate.pending, url, schema):
+        return
+    if database.settings.profile not in ("local", "test"):
+        current = await asyncio.to_thread(migrate.current, url, schema)
+        raise SchemaOutdated(current=current or "none", head=migrate.head())
+    await asyncio.to_thread(migrate.upgrade, url, "head", schema)

@@ -203,17 +203,27 @@ class Adder:
 
     def _repeats(self, rows: Sequence[Columns], answers: Mapping[int, Receipt]) -> dict[int, Receipt]:
         """A key that came twice in one bulk: the later ones get the id of the first."""
-        firsts: dict[Identity, Receipt] = {}
+        firsts: dict[Identity, int] = {}
         repeats: dict[int, Receipt] = {}
         for place, row in enumerate(rows):
             identity = self._identity(row)
             if identity is None:
                 continue
             if place in answers:
-                firsts.setdefault(identity, answers[place])
-            elif identity in firsts:
-                repeats[place] = Receipt(firsts[identity].id, False)
+                firsts.setdefault(identity, place)
+            elif (first := firsts.get(identity)) is not None:
+                self._must_be_alike(row, rows[first], answers[first])
+                repeats[place] = Receipt(answers[first].id, False)
         return repeats
+
+    def _must_be_alike(self, row: Columns, first: Columns, receipt: Receipt) -> None:
+        """One key means one piece of work: not two of different kinds."""
+        rule, kind = self.ledger.idempotency, self.ledger.kind
+        if rule and kind and row[kind] != first[kind]:
+            detail = f"{first[kind]}, {self.ledger.lifecycle.initial}"
+            raise IdempotencyConflict(
+                what=self.ledger.name, key=row[rule.column], id=receipt.id, detail=detail
+            )
 
     def _existing(self, waiting: Rows) -> Steps[dict[int, Receipt]]:
         rule = self.ledger.idempotency

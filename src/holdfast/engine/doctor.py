@@ -12,24 +12,27 @@ from dataclasses import dataclass, replace
 from psycopg import Error
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
-from holdfast.engine import queries
+from holdfast.engine import judging, queries
 from holdfast.engine.indexes import Indexes, LanePlan
+from holdfast.engine.intake import POLICIES, payload_text
+from holdfast.engine.judging import judge, strangers
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.needs import (
+    LOST,
+    NOW,
     SERIALS,
     Finding,
     Need,
     journal_needs,
-    judge,
+    journal_privileges,
     missing,
     needs,
+    privileges,
     raw,
     statement,
-    strangers,
 )
-from holdfast.engine.queries import Connection, LiveCheck, LiveTable, words
-from holdfast.engine.roles import Journal
-from holdfast.engine.words import COMMA, literals
+from holdfast.engine.queries import Connection, LiveCheck, LiveColumn, LiveTable, Refused, words
+from holdfast.engine.words import literals
 
 SAMPLE_SIZE = 10_000
 OLDEST, BEST = 15, 18  # major versions of PostgreSQL
@@ -82,6 +85,7 @@ class _Examination:
         self.state = Identifier(ledger.state)
         self.lanes: Sequence[LanePlan] = ()
         self.live: LiveTable
+        self.refused: Sequence[Refused]  # what keeps this login from working; an enqueue is another matter
         self.types: Mapping[str, str]
         self.needs: list[Need]
 
@@ -91,16 +95,29 @@ class _Examination:
         return Diagnosis(self.ledger.name, tuple(findings), tuple(self.lanes))
 
     async def _all(self) -> AsyncIterator[Finding]:
-        self.live = await queries.look(self.conn, self.ledger.table)
+        self.live = await queries.look(self.conn, self.ledger.table, privileges(self.ledger))
+        self.refused = [one for one in self.live.refused if one.privilege != "insert"]
         self.types = await self._types()
         self.needs = needs(self.ledger, self.types)
         lost = False
-        for finding in await self._table(self.ledger.table, self.live, self.needs):
+        work = "nothing can be claimed or moved; the plans were not looked at"
+        for finding in await self._table(self.ledger.table, self.live, self.needs, self.refused, work):
             lost = lost or finding.remedy_sql is None
             yield finding
         if lost:
             return
-        for step in (self._words, self._columns, self._checks, self._journal, self._indexes, self._rows):
+        steps = (
+            self._enqueue,
+            self._words,
+            self._columns,
+            self._defaults,
+            self._checks,
+            self._tenant,
+            self._journal,
+            self._indexes,
+            self._rows,
+        )
+        for step in steps:
             async for finding in step():
                 yield finding
 
@@ -108,46 +125,49 @@ class _Examination:
         """The catalogue's names of the declared types; a type that nobody knows keeps its own."""
         ledger = self.ledger
         further = (*ledger.extras, ledger.tenant) if ledger.tenant else ledger.extras
-        declared = list({ledger.key.type, ledger.state_type, *(column.type for column in further)})
+        declared = list(
+            {ledger.key.type, ledger.state_type, ledger.policy_type, *(column.type for column in further)}
+        )
         known = await words(self.conn, queries.TYPE_NAMES, {"words": declared})
         return {word: name or word for word, name in zip(declared, known, strict=True)}
 
     # -- the table -----------------------------------------------------------------------------------
 
-    async def _table(self, name: str, live: LiveTable, wanted: Sequence[Need]) -> list[Finding]:
+    async def _table(
+        self, name: str, live: LiveTable, wanted: Sequence[Need], refused: Sequence[Refused], lost: str
+    ) -> list[Finding]:
         """What stands between us and the table; a finding without a remedy ends the examination."""
         found = live.found
         if found is None:
-            return [_no_table(name, wanted)]
+            return [judging.no_table(name, wanted)]
         if not live.columns:
             what = f"there is no table {name} in the search_path, but one in the schema {found.schema}"
-            return [_lost_table(f"{what}: declare it as {found.schema}.{found.name}")]
+            return [judging.lost_table(f"{what}: declare it as {found.schema}.{found.name}")]
         if found.kind not in ("r", "p"):
-            return [_lost_table(f"{name} is not a table: rows must be locked and changed where they are")]
+            what = f"{name} is not a table: rows must be locked and changed where they are"
+            return [judging.lost_table(what)]
         (role,) = await words(self.conn, queries.ROLE)
-        grants: list[str] = []
-        if not found.reachable:
-            holes = {"schema": Identifier(found.schema), "role": Identifier(role)}
-            grants.append(statement(queries.GRANT_SCHEMA, **holes))
-        if found.refused:
-            listed: Composable = COMMA.join([raw(word) for word in found.refused])
-            table = Identifier(found.schema, found.name)
-            grants.append(statement(queries.GRANT, privileges=listed, table=table, role=Identifier(role)))
-        if not grants:
-            return []
-        denied = ", ".join(found.refused) or "the use of its schema"
-        what = f"the role {role} lacks {denied} on {name}; the plans could not be looked at"
-        return [missing(what, "nothing can be enqueued or claimed", "\n".join(grants))]
+        return judging.denied(found, refused, role, name, lost)
+
+    async def _enqueue(self) -> AsyncIterator[Finding]:
+        """A login that only works is as it should be."""
+        for one in self.live.refused:
+            if one.privilege == "insert":
+                whole = len(one.columns) == len(privileges(self.ledger)["insert"])
+                columns = "" if whole else f"{', '.join(one.columns)} "
+                what = f"this login cannot enqueue: it may not insert {columns}into {self.ledger.table}"
+                yield Finding(severity="fine", what=what)
 
     async def _words(self) -> AsyncIterator[Finding]:
-        """The state words, where the state is an enum."""
+        """The words of the state, and of the policy, where these are enums."""
         ledger, column = self.ledger, self.live.columns.get(self.ledger.state)
-        known = await words(self.conn, queries.TYPE_NAMES, {"words": [ledger.state_type]})
-        if known == [None]:
-            remedy = statement(
-                queries.CREATE_TYPE, type=raw(ledger.state_type), words=literals(ledger.states)
-            )
-            yield missing(f"the type {ledger.state_type} is not there", "no row has a state", remedy)
+        types = [(ledger.state_type, ledger.states, "no row has a state")]
+        if ledger.policy:
+            types.append((ledger.policy_type, POLICIES, LOST["policy"]))
+        for name, labels, lost in types:
+            if await words(self.conn, queries.TYPE_NAMES, {"words": [name]}) == [None]:
+                remedy = statement(queries.CREATE_TYPE, type=raw(name), words=literals(labels))
+                yield missing(f"the type {name} is not there", lost, remedy)
         for word in ledger.states:
             if column and column.labels and word not in column.labels:
                 remedy = statement(queries.ADD_LABEL, type=raw(column.type), word=Literal(word))
@@ -164,7 +184,7 @@ class _Examination:
             yield finding
         if not bad:
             yield Finding(severity="fine", what=f"all {len(self.needs)} declared columns fit")
-        yield self._fence()
+        yield judging.fence(self.ledger, self.table)
 
     def _key_source(self) -> Iterable[Finding]:
         """Where new keys come from."""
@@ -189,18 +209,23 @@ class _Examination:
             return statement(queries.SET_DEFAULT, **holes, default=SQL("gen_random_uuid()"))
         return None
 
-    def _fence(self) -> Finding:
-        ledger = self.ledger
-        if ledger.fence:
-            return Finding(severity="fine", what=f"{ledger.fence} is the fence: it grows with every claim")
-        holes = {"column": Identifier("fence"), "definition": SQL("bigint not null default 0")}
-        return Finding(
-            severity="fine",
-            what=f"no fence column: each claim writes a token of its own into {ledger.owner}, and every later"
-            f" write names it. That is correct as long as nobody else writes {ledger.owner}; a number"
-            ' that only grows is safe from that, too: add the column and declare fence="fence"',
-            remedy_sql=statement(queries.ADD_COLUMN, table=self.table, **holes),
-        )
+    async def _defaults(self) -> AsyncIterator[Finding]:
+        """Whether the table puts into columns what the declaration says: the database itself compares."""
+        judged = {need.column for need in self.needs if need.default}
+        for name, value in self.ledger.defaults.items():
+            column = self.live.columns.get(name)
+            if column is None or column.identity or column.generated:
+                continue
+            if column.default is None and name in judged:
+                continue  # told already, with a remedy
+            query = SQL(queries.DEFAULTS).format(
+                live=raw(column.default or "null"),
+                declared=Literal(payload_text(value) if name == self.ledger.payload else value),
+                type=raw(column.type),
+            )
+            found = await self._try(query)
+            if found and found[0] != found[1]:
+                yield judging.differing(column, *found)
 
     # -- constraints and journal ---------------------------------------------------------------------
 
@@ -212,50 +237,66 @@ class _Examination:
         for check in self.live.checks:
             if self.ledger.state not in check.columns:
                 continue
-            if len(check.columns) > 1:
+            finished = self.ledger.times.finished
+            if len(check.columns) > 1 and {*check.columns} != {self.ledger.state, finished}:
                 others = ", ".join(name for name in check.columns if name != self.ledger.state)
                 what = f"the constraint {check.name} ties the state to {others}: read it yourself"
                 yield Finding(severity="warning", what=what, promise_lost="a move that it refuses fails")
                 continue
-            refused = await self._refused(check, column.type, column.labels or self.ledger.states)
+            refused = await self._refused(check, column)
             if refused is None:
                 what = f"the constraint {check.name} on the state could not be tried: read it yourself"
                 yield Finding(severity="warning", what=what, promise_lost="a move that it refuses fails")
             elif refused:
-                yield self._too_narrow(check, refused)
+                yield judging.too_narrow(check, self.ledger.state, refused, self.table)
 
-    async def _refused(self, check: LiveCheck, type: str, accepted: Sequence[str]) -> list[str] | None:
-        query = SQL(queries.REFUSED).format(
-            type=raw(type),
-            state=self.state,
-            words=literals(state for state in self.ledger.states if state in accepted),
-            expression=raw(check.expression),
-        )
-        return await self._try(query)
+    async def _refused(self, check: LiveCheck, column: LiveColumn) -> list[str] | None:
+        """The states that a CHECK refuses, with the time of the end where it looks at that, too."""
+        ledger, accepted = self.ledger, column.labels or self.ledger.states
+        holes: dict[str, Composable] = {
+            "type": raw(column.type),
+            "state": self.state,
+            "words": literals(state for state in ledger.states if state in accepted),
+            "expression": raw(check.expression),
+        }
+        finished = self.live.columns.get(ledger.times.finished or "")
+        if len(check.columns) == 1 or finished is None:
+            return await self._try(SQL(queries.REFUSED).format(**holes))
+        holes |= {
+            "finished": Identifier(finished.name),
+            "time": raw(finished.type),
+            "now": SQL(NOW[ledger.times.kind]),
+            "ends": literals(ledger.ends),
+        }
+        return await self._try(SQL(queries.REFUSED_WITH_TIME).format(**holes))
 
-    def _too_narrow(self, check: LiveCheck, refused: Sequence[str]) -> Finding:
-        listed = ", ".join(refused)
-        holes: dict[str, Composable] = {"table": self.table, "name": Identifier(check.name)}
-        widen = holes | {"expression": raw(check.expression), "state": self.state}
-        first = statement(queries.WIDEN_CHECK, **widen, words=literals(refused))
-        return missing(
-            f"the constraint {check.name} refuses {listed}",
-            f"no row can become {listed}: the move fails",
-            first + "\n" + statement(queries.VALIDATE, **holes),
-        )
+    async def _tenant(self) -> AsyncIterator[Finding]:
+        """Whether the role that is to confine a tenant does, and whether this login may take it on."""
+        role = self.ledger.tenant and self.ledger.tenant.role
+        if role is None:
+            return
+        found = await queries.tenant_role(self.conn, role)
+        for finding in judging.unconfined(role, found, self.conn.info.server_version):
+            yield finding
+        if self.live.found:
+            for finding in judging.unsecured(self.live.found):
+                yield finding
 
     async def _journal(self) -> AsyncIterator[Finding]:
         journal = self.ledger.journal
         if journal is None:
             return
-        live = await queries.look(self.conn, journal.table, ["insert"])
+        live = await queries.look(self.conn, journal.table, journal_privileges(journal))
         wanted = journal_needs(self.ledger, self.types)
         table = Identifier(*journal.table.split("."))
-        unsearchable = self._unsearchable(journal, table)
-        for finding in await self._table(journal.table, live, wanted):
+        unsearchable = judging.unsearchable(journal, table)
+        for finding in await self._table(journal.table, live, wanted, live.refused, LOST["journal"]):
             if live.found is None and finding.remedy_sql:  # a new table gets its index at once
                 finding = replace(finding, remedy_sql=f"{finding.remedy_sql}\n{unsearchable.remedy_sql}")
             yield finding
+        if live.columns and live.found and self.ledger.tenant and self.ledger.tenant.role:
+            for finding in judging.unsecured(live.found):
+                yield finding
         if live.columns:
             for need in wanted:
                 for finding in judge(need, live, table):
@@ -267,23 +308,10 @@ class _Examination:
             ):
                 yield unsearchable
 
-    def _unsearchable(self, journal: Journal, table: Composable) -> Finding:
-        name = f"idx_{journal.table.rpartition('.')[2]}_{journal.row}"[:63]
-        columns = SQL("{}, {}").format(Identifier(journal.row), Identifier(journal.seq))
-        holes = {"unique": SQL(""), "concurrently": SQL(" concurrently"), "predicate": SQL("")}
-        return Finding(
-            severity="warning",
-            what=f"the journal {journal.table} has no index on {journal.row}",
-            promise_lost="a timeline, and `holdfast job verify`, read all events to find those of one row",
-            remedy_sql=statement(
-                queries.CREATE_INDEX, table=table, name=Identifier(name), columns=columns, **holes
-            ),
-        )
-
     # -- indexes and rows ----------------------------------------------------------------------------
 
     async def _indexes(self) -> AsyncIterator[Finding]:
-        if self.live.found and self.live.found.refused:
+        if self.refused:
             return
         indexes = Indexes(self.conn, self.ledger, self.live)
         found = [finding async for finding in indexes.findings()]
@@ -344,23 +372,6 @@ def server(version: int) -> Iterable[Finding]:
             what=f"PostgreSQL {major} has no skip scan; {BEST} has",
             promise_lost="future rows of higher priority make claims cost more, the more there are",
         )
-
-
-def _no_table(name: str, wanted: Sequence[Need]) -> Finding:
-    columns = [(Identifier(need.column), need.definition) for need in wanted if need.definition]
-    complete = len(columns) == len(wanted)
-    remedy = statement(
-        queries.CREATE_TABLE,
-        table=Identifier(*name.split(".")),
-        columns=SQL(",\n    ").join(SQL("{} {}").format(*column) for column in columns),
-    )
-    advice = "" if complete else ": create it, since only you know the types of all its columns"
-    what = f"there is no table {name}{advice}"
-    return missing(what, "there is nothing to work on", remedy if complete else None)
-
-
-def _lost_table(what: str) -> Finding:
-    return missing(what, "there is nothing to work on", None)
 
 
 def _line(text: str) -> str:

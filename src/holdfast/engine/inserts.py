@@ -73,7 +73,7 @@ class Inserts(Words):
             columns=COMMA.join(Identifier(name) for name in columns),
             values=COMMA.join(columns.values()),
             conflict=self._conflict(),
-            returning=COMMA.join([*map(effects.column_of, self.told_columns()), *self._identity()]),
+            returning=COMMA.join([*map(effects.column_of, self._told()), *self._identity()]),
             answer=COMMA.join(
                 [effects.column_of(ledger.key.column), *map(effects.column_of, self._unique())]
             ),
@@ -121,6 +121,11 @@ class Inserts(Words):
         if ledger.due and not ledger.due.cleared:
             moments.append(item(NOW))
         return moments
+
+    def _told(self) -> Iterable[str]:
+        """The columns that the answer and the first event need."""
+        whose = self.whose().values() if self.ledger.journal else ()
+        return dict.fromkeys((*self.told_columns(), *whose))
 
     def _identity(self) -> list[Composable]:
         """What tells a new row from others where we do not make its key: its idempotency rule's columns."""

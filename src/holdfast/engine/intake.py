@@ -7,6 +7,7 @@ from a failing run are the exception: they are cleaned and cut, never refused, s
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -28,6 +29,7 @@ INTEGERS = {
     **dict.fromkeys(("bigint", "int8"), INT8),
 }
 MAX_PAYLOAD_BYTES = 1024 * 1024
+MAX_DEPTH = 200  # of a payload or a result: less than any reader of JSON can take
 LONGEST_WAIT = 100 * 365 * 86400.0
 POLICIES = ("none", "fixed", "exp")
 
@@ -137,7 +139,9 @@ def _when(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
         if isinstance(item.delay, bool) or not isinstance(item.delay, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput(field="delay", message=f"must be a number of seconds, not {item.delay!r}")
         if not 0 <= item.delay <= LONGEST_WAIT:
-            raise InvalidInput(field="delay", message=f"must be 0 or more seconds, not {item.delay!r}")
+            raise InvalidInput(
+                field="delay", message=f"must be 0 or more seconds, at most 100 years, not {item.delay!r}"
+            )
         if item.delay:
             found[DELAY] = float(item.delay)
     if item.run_at is not None:
@@ -273,9 +277,20 @@ def payload_text(payload: Any) -> str | None:
         raise InvalidInput(
             field="payload", message=f"has {size} bytes: at most {MAX_PAYLOAD_BYTES} are allowed"
         )
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+        raise InvalidInput(field="payload", message=f"is nested more than {MAX_DEPTH} deep")
     if "\\u0000" in text and _has_nul(json.loads(text)):
         raise InvalidInput(field="payload", message="must not contain U+0000: PostgreSQL cannot store it")
     return text
+
+
+def _depth(text: str) -> int:
+    """How deep a JSON text is nested."""
+    deepest = depth = 0
+    for mark in re.findall(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(mark, 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _plain(value: Any) -> Any:

@@ -190,6 +190,8 @@ class Ledger:
             yield "a 'retry' edge needs `attempts` and an 'exhaust' edge: else it retries for ever"
         if self.due is None and (late := [v for v in ("retry", "snooze") if edges.of(v)]):
             yield f"{' and '.join(late)} need a `due` column: else the row comes back at once"
+        if self.tenant and (self.tenant.role is None) != (self.tenant.setting is None):
+            yield "the tenant needs both a role and a setting, or neither: one alone confines nobody"
         if self.lease is not None and self.lease.seconds <= 0:
             yield "the lease must last longer than 0 seconds"
         if self.attempts and isinstance(self.attempts.limit, int) and self.attempts.limit < 0:

@@ -1,22 +1,22 @@
-"""What a declaration needs of every column, and what a live column lacks of it. Pure.
+"""What a declaration needs of its table: of every column, and of the login that works on it. Pure.
 
 A need is data: the types that fit, whether NULL must be possible, the default that an enqueue counts on, and
-what is lost without it. One function judges any column by its need.
+what is lost without it. `judging` compares it with what is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, LiteralString
 
-from psycopg.sql import SQL, Composable, Identifier
+from psycopg.sql import SQL, Composable, Composed, Identifier
 from psycopg.sql import Literal as Quoted
 
-from holdfast.engine import queries
+from holdfast.engine import effects
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.queries import LiveColumn, LiveTable
-from holdfast.engine.roles import CodeError, JsonError, TextError
+from holdfast.engine.lifecycle import VERBS
+from holdfast.engine.roles import CodeError, Journal, JsonError, TextError
 
 Severity = Literal["missing", "warning", "fine"]
 
@@ -33,23 +33,6 @@ NOW: Mapping[str, LiteralString] = {
     "timestamptz": "now()",
     "timestamp": "(now() at time zone 'UTC')",
     "epoch_ms": "(extract(epoch from now()) * 1000)::bigint",
-}
-# How a value becomes one of another type, where a plain cast would lose the zone or the unit.
-CONVERT: Mapping[tuple[str, str], LiteralString] = {
-    (NAIVE, ZONED): "{} at time zone 'UTC'",
-    (ZONED, NAIVE): "{} at time zone 'UTC'",
-    ("bigint", ZONED): "to_timestamp({} / 1000.0)",
-    ("bigint", NAIVE): "to_timestamp({} / 1000.0) at time zone 'UTC'",
-    (ZONED, "bigint"): "(extract(epoch from {}) * 1000)::bigint",
-    (NAIVE, "bigint"): "(extract(epoch from {} at time zone 'UTC') * 1000)::bigint",
-    ("date", ZONED): "{}::timestamp at time zone 'UTC'",
-    ("date", "bigint"): "(extract(epoch from {}) * 1000)::bigint",
-}
-
-STRAINED: Mapping[str, str] = {
-    "integer": "it works until it overflows",
-    "smallint": "it works until it overflows",
-    "json": "it works, but the database can neither search nor index it",
 }
 
 LOST: Mapping[str, str] = {
@@ -177,6 +160,40 @@ def journal_needs(ledger: Ledger, types: Mapping[str, str]) -> list[Need]:
     ]
 
 
+def privileges(ledger: Ledger) -> Mapping[str, Sequence[str]]:
+    """What a login needs on the table: to read it, to write what moves set, to fill what an enqueue does."""
+    filled = (
+        ledger.key.column if ledger.key.make else None,
+        ledger.kind,
+        ledger.tenant and ledger.tenant.name,
+        ledger.state,
+        ledger.due.column if ledger.due and not ledger.due.cleared else None,
+        ledger.times.created,
+        ledger.times.updated,
+    )
+    return {
+        "select": (),
+        "update": _moved(ledger),
+        "insert": [name for name in filled if name],
+    }
+
+
+def _moved(ledger: Ledger) -> list[str]:
+    """The columns that claims and moves set, read from what they do: the first part of each `column = …`."""
+    written: list[Composable] = []
+    for verb in VERBS:
+        if verb != "enqueue" and ledger.lifecycle.of(verb):
+            sets = effects.sets(ledger, verb)
+            assert isinstance(sets, Composed)
+            written += [next(iter(part)) for part in sets if isinstance(part, Composed)]
+    return [name for _, name in ledger.columns() if Identifier(name) in written]
+
+
+def journal_privileges(journal: Journal) -> Mapping[str, Sequence[str]]:
+    """What a login needs on the table that gets the events: every move adds some."""
+    return {"insert": (journal.row, journal.at, journal.prev, journal.next, journal.detail)}
+
+
 # What these roles ask is the same for every ledger.
 ANY_LEDGER: Mapping[str, Mapping[str, Any]] = {
     "owner": {"fits": TEXT, "nulls": "needed", "room": OWNER_ROOM},
@@ -193,7 +210,6 @@ ANY_LEDGER: Mapping[str, Mapping[str, Any]] = {
     "queue": {"fits": TEXT, "default": SQL("'default'"), "bare": "missing"},
     "idempotency key": {"fits": TEXT, "nulls": "wanted"},
     "requester": {"fits": TEXT, "nulls": "wanted"},
-    "policy": {},
 }
 
 
@@ -222,8 +238,11 @@ def _demands(ledger: Ledger, role: str, column: str, types: Mapping[str, str]) -
             return {"written": True}
         case "error":
             return _error_demands(ledger, column)
+        case "policy":  # a text takes the words of any type
+            return {"fits": tuple(dict.fromkeys((types[ledger.policy_type], *TEXT))), "own_type": True}
         case _ if role in ANY_LEDGER:
-            return ANY_LEDGER[role]
+            declared = ledger.defaults.get(column) if "default" in ANY_LEDGER[role] else None
+            return {**ANY_LEDGER[role], **({} if declared is None else {"default": Quoted(declared)})}
         case _:
             further = (*ledger.extras, ledger.tenant) if ledger.tenant else ledger.extras
             declared = next(types[one.type] for one in further if one.name == column)
@@ -259,34 +278,6 @@ def _key(type: str) -> Composable | None:
     return SQL(drawn[type]) if type in drawn else None
 
 
-# -- judging a column ------------------------------------------------------------------------------------
-
-
-def judge(need: Need, live: LiveTable, table: Composable) -> Iterable[Finding]:
-    """What the live column lacks of its need, in the order in which the remedies can run."""
-    column = live.columns.get(need.column)
-    if column is None:
-        yield _absent(need, live, table)
-        return
-    yield from _type(need, column, table)
-    yield from _nulls(need, column, table)
-    yield from _default(need, column, table)
-
-
-def strangers(declared: Iterable[Need], live: LiveTable, table: Composable) -> Iterable[Finding]:
-    """Columns that nobody declared and that refuse a row which does not fill them."""
-    known = {need.column for need in declared}
-    for column in live.columns.values():
-        if column.name not in known and column.not_null and not column.fills_itself:
-            yield Finding(
-                severity="missing",
-                what=f"the column {column.name} is NOT NULL without a default, and no enqueue fills it:"
-                " give it a default, declare it among `extras` or the payload, or let it be NULL",
-                promise_lost="nothing can be enqueued",
-                remedy_sql=statement(queries.DROP_NOT_NULL, table=table, column=Identifier(column.name)),
-            )
-
-
 def raw(word: str) -> Composable:
     """A type's name, from the catalogue or checked by the declaration."""
     return SQL(word)  # pyright: ignore[reportArgumentType]
@@ -300,108 +291,3 @@ def missing(what: str, lost: str, remedy: str | None) -> Finding:
 def statement(template: LiteralString, **holes: Composable) -> str:
     """A proposal, filled in."""
     return SQL(template).format(**holes).as_string(None) + ";"
-
-
-def _named(need: Need) -> str:
-    return f"the column {need.column} ({need.role})"
-
-
-def _absent(need: Need, live: LiveTable, table: Composable) -> Finding:
-    others = ", ".join(live.columns)
-    remedy = need.definition and statement(
-        queries.ADD_COLUMN, table=table, column=Identifier(need.column), definition=need.definition
-    )
-    return Finding(
-        severity="missing",
-        what=f"{_named(need)} is not there; the table has {others}",
-        promise_lost=need.lost,
-        remedy_sql=remedy,
-    )
-
-
-def _type(need: Need, column: LiveColumn, table: Composable) -> Iterable[Finding]:
-    if need.fits and column.type not in need.fits:
-        strained = column.type in need.strained
-        advice = ": change the declaration or the column" if need.own_type else ""
-        yield Finding(
-            severity="warning" if strained else "missing",
-            what=f"{_named(need)} is {column.type}, and should be {need.fits[0]}{advice}",
-            promise_lost=STRAINED[column.type] if strained else need.lost,
-            remedy_sql=None if need.own_type else _retype(need, column, need.fits[0], table),
-        )
-    elif need.room and column.length is not None and column.length < need.room:
-        yield Finding(
-            severity="missing",
-            what=f"{_named(need)} has room for {column.length} characters only",
-            promise_lost="a longer text is refused, and the move that brings it fails",
-            remedy_sql=_retype(need, column, "text", table),
-        )
-
-
-def _retype(need: Need, column: LiveColumn, type: str, table: Composable) -> str:
-    name = Identifier(column.name)
-    convert = CONVERT.get((column.type, type))
-    both = column.default is not None and need.default is not None
-    return statement(
-        queries.SET_TYPE_AND_DEFAULT if both else queries.SET_TYPE,
-        table=table,
-        column=name,
-        type=raw(type),
-        using=SQL(convert).format(name) if convert else SQL("{}::{}").format(name, raw(type)),
-        default=need.default or SQL("null"),
-    )
-
-
-def _nulls(need: Need, column: LiveColumn, table: Composable) -> Iterable[Finding]:
-    name = Identifier(column.name)
-    if need.nulls == "needed" and column.not_null:
-        yield Finding(
-            severity="missing",
-            what=f"{_named(need)} is NOT NULL, and must be empty at times",
-            promise_lost=need.lost,
-            remedy_sql=statement(queries.DROP_NOT_NULL, table=table, column=name),
-        )
-    if need.nulls == "wanted" and column.not_null and not column.fills_itself:
-        yield Finding(
-            severity="warning",
-            what=f"{_named(need)} is NOT NULL without a default",
-            promise_lost="an enqueue that leaves it out is refused",
-            remedy_sql=statement(queries.DROP_NOT_NULL, table=table, column=name),
-        )
-    if need.nulls == "forbidden" and not column.not_null and need.default:
-        holes = {"table": table, "column": name, "default": need.default}
-        yield Finding(
-            severity="missing",
-            what=f"{_named(need)} may be NULL, and NULL + 1 is NULL",
-            promise_lost=need.lost,
-            remedy_sql=statement(queries.FILL, **holes) + "\n" + statement(queries.SET_NOT_NULL, **holes),
-        )
-
-
-def _default(need: Need, column: LiveColumn, table: Composable) -> Iterable[Finding]:
-    if need.role == "journal" and need.made and not column.fills_itself:
-        yield Finding(
-            severity="missing",
-            what=f"{_named(need)} does not count by itself",
-            promise_lost="nobody knows in which order events were written",
-            remedy_sql=statement(queries.ADD_IDENTITY, table=table, column=Identifier(column.name)),
-        )
-    if need.default is None or column.fills_itself:
-        return
-    refused = column.not_null and not need.written
-    severity = "missing" if refused else need.bare
-    if severity is None:
-        return
-    lost = need.lost
-    if refused:
-        lost = "nothing can be enqueued without naming it"
-    elif need.written:
-        lost = "a plain INSERT must name it: else the row is refused or never found"
-    yield Finding(
-        severity=severity,
-        what=f"{_named(need)} has no default",
-        promise_lost=lost,
-        remedy_sql=statement(
-            queries.SET_DEFAULT, table=table, column=Identifier(column.name), default=need.default
-        ),
-    )

@@ -29,15 +29,26 @@ QUIET: tuple[LiteralString, ...] = (
 TABLE: LiteralString = """\
 select c.oid, n.nspname as schema, c.relname as name, c.relkind::text as kind,
     pg_table_is_visible(c.oid) as visible,
-    has_schema_privilege(n.oid, 'usage') as reachable,
-    array(
-        select wanted from unnest(%(privileges)s::text[]) as wanted
-        where not has_table_privilege(c.oid, wanted)
-    ) as refused
+    has_schema_privilege(n.oid, 'usage') as reachable, c.relrowsecurity as secured
 from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
 where c.relname = %(name)s and c.relkind in ('r', 'p', 'v', 'm', 'f')
     and (%(schema)s::text is null or n.nspname = %(schema)s)
 order by visible desc, n.nspname
+"""
+
+# What this login may not do: to a column or, where none is named, to the whole table. What is granted on the
+# table counts for each of its columns.
+PRIVILEGES: LiteralString = """\
+select w.privilege, array_remove(array_agg(w.name order by a.attnum), null) as columns
+from unnest(%(privileges)s::text[], %(names)s::text[]) as w (privilege, name)
+left join pg_attribute as a
+    on a.attrelid = %(table)s::oid and a.attname = w.name and not a.attisdropped
+where case
+    when w.name is null then not has_table_privilege(%(table)s::oid, w.privilege)
+    else not has_column_privilege(%(table)s::oid, a.attnum, w.privilege)
+end
+group by w.privilege
+order by min(array_position(%(privileges)s::text[], w.privilege))
 """
 
 COLUMNS: LiteralString = """\
@@ -108,12 +119,33 @@ ZONE_OF_SESSION: LiteralString = "select reset_val from pg_settings where name =
 
 ROLE: LiteralString = "select current_user"
 
+# SET ROLE asks who began the session. Since PostgreSQL 16 a member's right to it is granted apart.
+TENANT_ROLE: LiteralString = """\
+select session_user::text as login, r.oid is not null as present,
+    coalesce(r.rolsuper, false) as superuser, coalesce(r.rolbypassrls, false) as bypasses,
+    coalesce(pg_has_role(session_user, r.oid, %(right)s), false) as reachable
+from (select) as one left join pg_roles as r on r.rolname = %(role)s
+"""
+
 # Which of these words would the constraint refuse? Only the state is bound, so it must need nothing else.
 REFUSED: LiteralString = """\
 select t."+word"
 from (select word as "+word", word::{type} as {state} from unnest(array[{words}]) as word) as t
 where ({expression}) is false
 """
+# The same with the time of the end, which a row has as long as it has ended.
+REFUSED_WITH_TIME: LiteralString = """\
+select t."+word"
+from (
+    select word as "+word", word::{type} as {state},
+        (case when word in ({ends}) then {now} end)::{time} as {finished}
+    from unnest(array[{words}]) as word
+) as t
+where ({expression}) is false
+"""
+
+# What the table puts into a column, and what the declaration says that it does.
+DEFAULTS: LiteralString = "select unnest(array[({live})::{type}::text, ({declared})::{type}::text])"
 
 SAMPLE: LiteralString = """\
 select distinct word from (select {state}::text as word from {table} limit {size}) as rows
@@ -136,6 +168,11 @@ explain insert into {table} ({columns}) values ({nulls}) on conflict ({columns})
 
 GRANT_SCHEMA: LiteralString = "grant usage on schema {schema} to {role}"
 GRANT: LiteralString = "grant {privileges} on {table} to {role}"
+CREATE_ROLE: LiteralString = "create role {role} nologin"
+CONFINE_ROLE: LiteralString = "alter role {role} nosuperuser nobypassrls"
+GRANT_ROLE: LiteralString = "grant {role} to {login}"
+GRANT_SET_ROLE: LiteralString = "grant {role} to {login} with set true"
+SECURE: LiteralString = "alter table {table} enable row level security"
 CREATE_TYPE: LiteralString = "create type {type} as enum ({words})"
 ADD_LABEL: LiteralString = "alter type {type} add value {word}"
 CREATE_TABLE: LiteralString = "create table {table} (\n    {columns}\n)"
@@ -182,7 +219,26 @@ class FoundTable:
     kind: str
     visible: bool
     reachable: bool
-    refused: Sequence[str]
+    secured: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A privilege that this login lacks: on these columns, or without any on the whole table."""
+
+    privilege: str
+    columns: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveRole:
+    """The role that confines a tenant, as `login` may use it; an absent one is nothing else either."""
+
+    login: str
+    present: bool
+    superuser: bool
+    bypasses: bool
+    reachable: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,22 +287,23 @@ class LiveTable:
     checks: Sequence[LiveCheck]
     indexes: Sequence[LiveIndex]
     taken: frozenset[str]
+    refused: Sequence[Refused] = ()
 
 
-PRIVILEGES = ("select", "insert", "update")
-
-
-async def look(conn: Connection, table: str, privileges: Sequence[str] = PRIVILEGES) -> LiveTable:
-    """The table as the catalogue shows it to this role."""
+async def look(conn: Connection, table: str, wanted: Mapping[str, Sequence[str]]) -> LiveTable:
+    """The table as the catalogue shows it to this role, which wants privileges on columns or on all."""
     schema, _, name = table.rpartition(".")
-    params = {"schema": schema or None, "name": name, "privileges": list(privileges)}
     async with conn.cursor(row_factory=class_row(FoundTable)) as cursor:
-        await cursor.execute(TABLE, params)
+        await cursor.execute(TABLE, {"schema": schema or None, "name": name})
         tables = await cursor.fetchall()
     found = next((one for one in tables if schema or one.visible), None)
     if found is None:
         return LiveTable(found=next(iter(tables), None), columns={}, checks=(), indexes=(), taken=frozenset())
     oid = {"table": found.oid}
+    pairs = [(privilege, column) for privilege, columns in wanted.items() for column in columns or (None,)]
+    asked = {"privileges": [one for one, _ in pairs], "names": [column for _, column in pairs]}
+    async with conn.cursor(row_factory=class_row(Refused)) as cursor:
+        refused = await (await cursor.execute(PRIVILEGES, asked | oid)).fetchall()
     async with conn.cursor(row_factory=class_row(LiveColumn)) as cursor:
         columns = {one.name: one for one in await (await cursor.execute(COLUMNS, oid)).fetchall()}
     async with conn.cursor(row_factory=class_row(LiveCheck)) as cursor:
@@ -254,7 +311,17 @@ async def look(conn: Connection, table: str, privileges: Sequence[str] = PRIVILE
     async with conn.cursor(row_factory=class_row(LiveIndex)) as cursor:
         indexes = await (await cursor.execute(INDEXES, oid)).fetchall()
     taken = frozenset(await words(conn, NAMES, {"schema": found.schema}))
-    return LiveTable(found=found, columns=columns, checks=checks, indexes=indexes, taken=taken)
+    return LiveTable(
+        found=found, columns=columns, checks=checks, indexes=indexes, taken=taken, refused=refused
+    )
+
+
+async def tenant_role(conn: Connection, role: str) -> LiveRole:
+    """What the role may do that confines a tenant, and whether this login may take it on."""
+    right = "SET" if conn.info.server_version >= 160_000 else "MEMBER"
+    async with conn.cursor(row_factory=class_row(LiveRole)) as cursor:
+        (found,) = await (await cursor.execute(TENANT_ROLE, {"role": role, "right": right})).fetchall()
+    return found
 
 
 async def words(conn: Connection, query: Any, params: Mapping[str, Any] | None = None) -> list[Any]:

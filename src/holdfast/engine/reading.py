@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.engine import effects, intake
 from holdfast.engine.ledger import Ledger
+from holdfast.engine.roles import CodeError
 from holdfast.engine.values import Fault, Filter, Move, Row
 from holdfast.engine.words import DELAY, PAYLOAD, RUN_AT
 from holdfast.errors import InvalidInput, NotAllowed
@@ -65,8 +66,14 @@ def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str
             raise InvalidInput(
                 field="state", message=f"{ledger.name} has no state {state!r}: states are {known}"
             )
-    if which.states:
+    if len(which.states) == 1:
+        (params["state"],) = which.states
+    elif which.states:
         params["states"] = list(which.states)
+    if which.code is not None:
+        if not isinstance(ledger.errors, CodeError):
+            raise InvalidInput(field="code", message=f"{ledger.name} has no column for the class of an error")
+        params["code"] = intake.clean_text("code", which.code)
     for name in ("kind", "owner", "queue"):
         if (value := getattr(which, name)) is not None:
             params[name] = intake.clean_text(name, value)
@@ -74,7 +81,9 @@ def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str
         raise InvalidInput(field="queue", message=f"{ledger.name} has no queues")
     if which.tenant is not None:
         params["tenant"] = tenant_of(ledger, which.tenant)
-    for name in ("created_after", "created_before"):
+    if ledger.times.finished is None and (which.finished_after or which.finished_before):
+        raise InvalidInput(field="finished", message=f"{ledger.name} does not note when a row ends")
+    for name in ("created_after", "created_before", "finished_after", "finished_before"):
         if (moment := getattr(which, name)) is not None:
             params[name] = intake.aware(name, moment)
     return tuple(params), params

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, cached_property
 
-from psycopg.sql import SQL, Composable, Identifier
+from psycopg.sql import SQL, Composable, Identifier, Literal, Placeholder
 
 from holdfast.engine import effects, sql
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.roles import CodeError, JsonError, TextError, TraceError
-from holdfast.engine.words import COMMA, FROM_MOMENT, TO_MOMENT, Words, named
+from holdfast.engine.words import COMMA, FROM_MOMENT, TO_MOMENT, Words, among, named
 
 
 class Selects(Words):
@@ -24,13 +24,14 @@ class Selects(Words):
         self.row = cache(self._one)
         self.verify = cache(self._verify)
         self.last_key = cache(self._last_key)
-        self.states = cache(self._states)
+        self.stats = cache(self._stats)
 
     def _rows(self, shape: tuple[str, ...]) -> bytes:
         ledger = self.ledger
         newest = (
             SQL("t.{} desc").format(Identifier(name)) for name in (ledger.times.created, ledger.key.column)
         )
+        # Rows are picked by their keys: what is told of a row is made for those of the page alone.
         return self.render(
             sql.ROWS,
             row=self._row(),
@@ -44,11 +45,15 @@ class Selects(Words):
         if journal is None:
             return self.rows(shape)
         names = self.journal_names() | {"of": Identifier(journal.row), "seq": Identifier(journal.seq)}
-        finished = SQL("{}").format(self.ledger.to("finish"))
-        return self.render(
-            sql.ROW,
-            **(names | {"row": self._row(), "conditions": self._conditions(shape), "finished": finished}),
-        )
+        # Where times never go back they are an order as well, and the one that an index has.
+        newest = SQL("e.{} desc, e.{} desc" if self.ledger.times.updated else "e.{1} desc")
+        told = {
+            "row": self._row(),
+            "conditions": self._conditions(shape),
+            "finished": Literal(self.ledger.to("finish")),
+            "newest": newest.format(Identifier(journal.at), Identifier(journal.seq)),
+        }
+        return self.render(sql.ROW, **(names | told))
 
     @cached_property
     def events(self) -> bytes | None:
@@ -68,23 +73,23 @@ class Selects(Words):
 
     def _conditions(self, shape: tuple[str, ...]) -> Composable:
         ledger = self.ledger
-        created = Identifier(ledger.times.created)
+        created, finished = Identifier(ledger.times.created), Identifier(ledger.times.finished or "")
         moment = SQL(FROM_MOMENT[ledger.times.kind])
         known: Mapping[str, Composable] = {
             "id": SQL("t.{} = %(id)s").format(self.key),
+            "state": SQL("t.{} = %(state)s::{}").format(self.state, SQL(self.state_type())),
             "states": SQL("t.{} = any(%(states)s::{}[])").format(self.state, SQL(self.state_type())),
+            "code": SQL("t.{} = %(code)s").format(Identifier(getattr(ledger.errors, "code", ""))),
             "kind": SQL("{} = %(kind)s").format(self.kind()),
             "owner": SQL("{} = %(owner)s").format(self.holder()),
             "queue": SQL("t.{} = %(queue)s").format(Identifier(ledger.queue or "")),
             "tenant": SQL("t.{} = %(tenant)s").format(
                 Identifier(ledger.tenant.name if ledger.tenant else "")
             ),
-            "created_after": SQL("t.{} >= {}").format(
-                created, moment.format(SQL("%(created_after)s::timestamptz"))
-            ),
-            "created_before": SQL("t.{} < {}").format(
-                created, moment.format(SQL("%(created_before)s::timestamptz"))
-            ),
+            "created_after": SQL("t.{} >= {}").format(created, moment.format(_moment("created_after"))),
+            "created_before": SQL("t.{} < {}").format(created, moment.format(_moment("created_before"))),
+            "finished_after": SQL("t.{} >= {}").format(finished, moment.format(_moment("finished_after"))),
+            "finished_before": SQL("t.{} < {}").format(finished, moment.format(_moment("finished_before"))),
             "after_key": SQL("t.{} > %(after_key)s").format(self.key),
             "until_key": SQL("t.{} <= %(until_key)s").format(self.key),
             "cursor": SQL("(t.{}, t.{}) < ({}, %(before_key)s::{})").format(
@@ -107,7 +112,7 @@ class Selects(Words):
             "attempts": effects.column_of(ledger.attempts.column) if ledger.attempts else SQL("null::int"),
             "limit": effects.column_of(limit) if isinstance(limit, str) else SQL("{}::int").format(limit),
             "error": self._error(),
-            "columns": SQL("to_jsonb(t.*)"),
+            "columns": self._columns(),
             "tenant": SQL("t.{}").format(Identifier(ledger.tenant.name))
             if ledger.tenant
             else SQL("null::text"),
@@ -122,6 +127,13 @@ class Selects(Words):
             moment = SQL(TO_MOMENT[times.kind])
             fields[name] = moment.format(effects.column_of(column)) if column else SQL("null::timestamptz")
         return named(fields)
+
+    def _columns(self) -> Composable:
+        """The whole row as it is, but for a payload that is told already and may be large."""
+        payload = self.ledger.payload
+        if isinstance(payload, str):
+            return SQL("to_jsonb(t.*) - {}").format(Literal(payload))
+        return SQL("to_jsonb(t.*)")
 
     def _error(self) -> Composable:
         match self.ledger.errors:
@@ -155,14 +167,26 @@ class Selects(Words):
             **names,
         )
 
+    @cached_property
+    def hidden(self) -> bytes:
+        """Whether policies decide which rows are seen."""
+        return self.render(sql.HIDDEN, name=Literal(self.table.as_string(None)))
+
     def _last_key(self, shape: tuple[str, ...]) -> bytes:
         return self.render(sql.LAST_KEY, conditions=self._conditions(shape))
 
-    def _states(self, shape: tuple[str, ...]) -> bytes:
-        """How many rows are in each state, and since when the oldest has been there at all."""
-        oldest = SQL("min(t.{})").format(Identifier(self.ledger.times.created))
-        moment = SQL(TO_MOMENT[self.ledger.times.kind]).format(oldest)
-        return self.render(sql.STATES, oldest=moment, conditions=self._conditions(shape))
+    def _stats(self, shape: tuple[str, ...]) -> bytes:
+        """How many rows are in each state, since when the oldest is there, and since when one is due."""
+        moment = SQL(TO_MOMENT[self.ledger.times.kind])
+        oldest = moment.format(SQL("min(t.{})").format(Identifier(self.ledger.times.created)))
+        due = SQL("null::timestamptz")
+        if self.ledger.due:
+            waiting = SQL("min(t.{}) filter (where {})").format(
+                Identifier(self.ledger.due.column),
+                among(SQL("t.") + self.state, self.ledger.lifecycle.waiting),
+            )
+            due = moment.format(SQL("({})").format(waiting))
+        return self.render(sql.STATS, oldest=oldest, due=due, conditions=self._conditions(shape))
 
     def _facts(self) -> dict[str, Composable]:
         """What the events of a row must lead to."""
@@ -180,6 +204,10 @@ class Selects(Words):
             },
             "code": code,
             "message": message,
+            "kind": self.kind(),
+            "tenant": SQL("t.{}::text").format(Identifier(ledger.tenant.name))
+            if ledger.tenant
+            else SQL("null::text"),
         }
 
     def _fault(self) -> tuple[Composable, Composable]:
@@ -197,3 +225,7 @@ class Selects(Words):
                 return code, message
             case CodeError(code=code, message=message):
                 return effects.column_of(code), effects.column_of(message)
+
+
+def _moment(name: str) -> Composable:
+    return SQL("{}::timestamptz").format(Placeholder(name))

@@ -241,11 +241,16 @@ for no key update of t skip locked
 """
 
 ROWS: LiteralString = """\
+with picked as materialized (
+    select t.{key} as key
+    from {table} as t
+    where {conditions}
+    order by {order}
+    limit %(limit)s
+)
 select {row}
-from {table} as t
-where {conditions}
+from picked as p join {table} as t on t.{key} = p.key
 order by {order}
-limit %(limit)s
 """
 
 # The same of one row, with what its journal alone knows.
@@ -253,15 +258,16 @@ ROW: LiteralString = """\
 select {row},
     case when t.{state} = {finished} then (
         select e.{detail} -> 'result' from {journal} as e
-        where e.{of} = t.{key} and e.{next} = {finished} order by e.{seq} desc limit 1
+        where e.{of} = t.{key} and e.{next} = {finished} order by {newest} limit 1
     ) end as result,
     (
         select e.{detail} ->> 'stage' from {journal} as e
-        where e.{of} = t.{key} and e.{detail} -> 'stage' is not null order by e.{seq} desc limit 1
+        where e.{of} = t.{key} and e.{detail} -> 'stage' is not null order by {newest} limit 1
     ) as stage,
     (
         select (e.{detail} ->> 'progress')::float8 from {journal} as e
-        where e.{of} = t.{key} and e.{detail} -> 'progress' is not null order by e.{seq} desc limit 1
+        where e.{of} = t.{key} and jsonb_typeof(e.{detail}::jsonb -> 'progress') = 'number'
+        order by {newest} limit 1
     ) as progress
 from {table} as t
 where {conditions}
@@ -322,18 +328,20 @@ order by t.{key} desc
 limit 1
 """
 
-# Both end with the transaction. The role as it was comes first: the list is evaluated in its order.
+# Both end with the transaction.
 CONFINE: LiteralString = """\
-select current_setting('role') as before,
-    set_config('role', coalesce(%(role)s, current_setting('role')), true),
+select set_config('role', coalesce(%(role)s, current_setting('role')), true),
     set_config(%(setting)s, %(tenant)s, true)
 """
 
-UNCONFINE: LiteralString = "select set_config('role', %(role)s, true)"
+# Of the session, not of the transaction alone: a role that a handler set must not outlive it.
+UNCONFINE: LiteralString = "reset role"
 
-STATES: LiteralString = """\
-select t.{state}::text as state, count(*) as rows, {oldest} as oldest
+STATS: LiteralString = """\
+select t.{state}::text as state, count(*) as rows, {oldest} as oldest, {due} as due
 from {table} as t
 where {conditions}
 group by 1
 """
+
+HIDDEN: LiteralString = "select row_security_active({name}::regclass)"

@@ -10,38 +10,34 @@ import itertools
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncCursor
 from psycopg.rows import class_row, tuple_row
 
-from holdfast.engine import callers, effects, intake, reading, sql
+from holdfast.engine import callers, intake, reading
 from holdfast.engine.adding import Adder
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
-from holdfast.engine.statements import Statements
-from holdfast.engine.values import Claimed, Count, Event, Fault, Filter, Item, Move, Page, Receipt, Row
+from holdfast.engine.looks import BATCH, Connection, keys_of
+from holdfast.engine.orders import Orders
+from holdfast.engine.values import Claimed, Item, Move, Receipt
 from holdfast.engine.words import array
-from holdfast.errors import ClaimLost, IllegalEdge, InvalidInput, NotFound
-
-Connection = AsyncConnection[Any]
+from holdfast.errors import ClaimLost, InvalidInput
 
 # Makes the owner token of each claim its own, also when a process comes back under its old worker id.
 _claims = itertools.count(secrets.randbelow(10**15))
 WAKING: tuple[Verb, ...] = ("release", "lose", "requeue")
-BATCH, PAGE = 1000, 100  # rows in one statement of ours, and in one page for people
 
 
-class Store:
-    """A ledger and the verbs that may be said about its rows."""
+class Store(Orders):
+    """A ledger and the verbs that may be said about its rows: here those of callers and of workers."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.sql = Statements(ledger)
+        super().__init__(ledger)
         self.adder = Adder(ledger, self.sql)
 
     # -- enqueue -------------------------------------------------------------------------------------
@@ -76,10 +72,6 @@ class Store:
             count = await self.adder.copy(conn, items, now)
             await self.ring(conn)
         return count
-
-    async def ring(self, conn: Connection, channel: str | None = None) -> None:
-        """Rings the doorbell; it sounds when the transaction commits, once however often it was rung."""
-        await conn.execute(sql.RING, {"channel": channel or self.ledger.channel})
 
     # -- the worker's verbs --------------------------------------------------------------------------
 
@@ -134,7 +126,7 @@ class Store:
         async with conn.pipeline():
             ends = await self._send_moves(conn, moves, None)
             claims = await self._send_claim(conn, owner, limit, kinds, queues, None)
-        return await _keys_of(ends), await claims.fetchall()
+        return await keys_of(ends), await claims.fetchall()
 
     async def start(
         self, conn: Connection, claims: Sequence[Claimed], *, now: datetime | None = None
@@ -147,7 +139,7 @@ class Store:
             return list(claims)
         started: set[Claimed] = set()
         for moves in _rounds([Move(verb="start", claim=claim) for claim in claims]):
-            moved = await _keys_of([await self._send(conn, "start", moves, now)])
+            moved = await keys_of([await self._send(conn, "start", moves, now)])
             started |= {move.claim for move in moves if move.claim.id in moved}
         state = self.ledger.to("start")
         return [msgspec.structs.replace(claim, state=state) for claim in claims if claim in started]
@@ -166,10 +158,10 @@ class Store:
         is who writes, where it is not the worker that holds the rows.
         """
         if len({one.verb for one in moves}) <= 1:
-            return await _keys_of(await self._send_moves(conn, moves, now, by))
+            return await keys_of(await self._send_moves(conn, moves, now, by))
         async with conn.pipeline():  # one transaction for the server, as long as nothing is fetched
             ends = await self._send_moves(conn, moves, now, by)
-        return await _keys_of(ends)
+        return await keys_of(ends)
 
     async def _send_moves(
         self, conn: Connection, moves: Sequence[Move], now: datetime | None, by: str | None = None
@@ -221,9 +213,6 @@ class Store:
             errors = [intake.error_values(self.ledger.errors, move.fault) for move in moves]
             columns |= {f"error_{place}": column for place, column in enumerate(zip(*errors, strict=True))}
         return {name: list(column) for name, column in columns.items()}
-
-    async def _keys(self, conn: Connection, query: bytes, params: Mapping[str, Any]) -> frozenset[Any]:
-        return await _keys_of([await conn.cursor(row_factory=tuple_row).execute(query, params)])
 
     async def heartbeat(
         self, conn: Connection, claims: Sequence[Claimed], *, now: datetime | None = None
@@ -296,151 +285,6 @@ class Store:
             await cursor.execute(query, params)
             return await cursor.fetchall()
 
-    # -- people --------------------------------------------------------------------------------------
-
-    async def cancel(
-        self,
-        conn: Connection,
-        id: Any,
-        *,
-        tenant: Any = None,
-        by: str | None = None,
-        now: datetime | None = None,
-    ) -> None:
-        """Calls a row off, at once, whoever holds it; a running handler is told."""
-        await self._order_one(conn, "cancel", id, tenant, by, now)
-
-    async def requeue(
-        self,
-        conn: Connection,
-        id: Any,
-        *,
-        tenant: Any = None,
-        by: str | None = None,
-        now: datetime | None = None,
-    ) -> None:
-        """Lets a row that ended badly run again, with all its attempts."""
-        await self._order_one(conn, "requeue", id, tenant, by, now)
-
-    async def cancel_where(
-        self, conn: Connection, which: Filter, *, by: str | None = None, now: datetime | None = None
-    ) -> int:
-        """Calls off every row that the filter means and whose state allows it; answers how many."""
-        return await self._order_where(conn, "cancel", which, by, now)
-
-    async def requeue_where(
-        self, conn: Connection, which: Filter, *, by: str | None = None, now: datetime | None = None
-    ) -> int:
-        """Lets every row that the filter means and whose state allows it run again; answers how many."""
-        return await self._order_where(conn, "requeue", which, by, now)
-
-    async def _order_one(
-        self, conn: Connection, verb: Verb, id: Any, tenant: Any, by: str | None, now: datetime | None
-    ) -> None:
-        key, tenant = reading.key_of(self.ledger, id), reading.tenant_of(self.ledger, tenant)
-        if not await self._order(conn, verb, [key], tenant, by, now):
-            row = await self.get(conn, key, tenant=tenant)
-            allowed = ", ".join(self.ledger.lifecycle.allowed(verb)) or "no state"
-            raise IllegalEdge(verb=verb, what=self.ledger.name, id=row.id, state=row.state, allowed=allowed)
-
-    async def _order_where(
-        self, conn: Connection, verb: Verb, which: Filter, by: str | None, now: datetime | None
-    ) -> int:
-        reading.conditions(self.ledger, which)
-        allowed = self.ledger.lifecycle.allowed(verb)
-        states = tuple(state for state in which.states or allowed if state in allowed)
-        if not states:
-            return 0
-        shape, params = reading.conditions(self.ledger, replace(which, states=states))
-        done, after = 0, None
-        while True:
-            more = ("after_key",) if after is not None else ()
-            query = self.sql.keys((*shape, *more))
-            keys = sorted(await self._keys(conn, query, params | {"after_key": after, "limit": BATCH}))
-            if not keys:
-                return done
-            done += len(await self._order(conn, verb, keys, params.get("tenant"), by, now))
-            after = keys[-1]
-
-    async def _order(
-        self,
-        conn: Connection,
-        verb: Verb,
-        keys: Sequence[Any],
-        tenant: Any,
-        by: str | None,
-        now: datetime | None,
-    ) -> frozenset[Any]:
-        orders = self.sql.orders if tenant is None else self.sql.own_orders
-        if verb not in orders:
-            return frozenset()
-        fault = Fault(code="CANCELLED", message=self.ledger.cancelled_text or "")
-        told: dict[str, Any] = {"by": intake.absorb(by)} if by else {}
-        if effects.writes_error(self.ledger, verb):
-            told["error"] = reading.told_error(self.ledger, fault)
-        values: dict[str, Any] = {"detail": json.dumps(told)}
-        if self.ledger.errors:
-            errors = intake.error_values(self.ledger.errors, fault)
-            values |= {f"error_{place}": value for place, value in enumerate(errors)}
-        types = self.sql.move_types(verb, fenced=False)
-        params: dict[str, Any] = {
-            array(place): list(keys) if name == "key" else [values[name]] * len(keys)
-            for place, name in enumerate(types)
-        }
-        async with conn.transaction():
-            moved = await self._keys(conn, orders[verb], params | {"tenant": tenant, "now": now})
-            if moved:
-                await self.ring(conn, self.ledger.cancel_channel if verb == "cancel" else None)
-        return moved
-
-    # -- reading -------------------------------------------------------------------------------------
-
-    async def get(self, conn: Connection, id: Any, *, tenant: Any = None) -> Row:
-        """One row, with its result and how far it has come, or `NotFound`: also for another tenant's."""
-        shape, params = reading.one(self.ledger, id, tenant)
-        rows = await self._rows(conn, self.sql.row(shape), params | {"limit": 1})
-        if not rows:
-            raise NotFound(what=self.ledger.name, id=params["id"])
-        return rows[0]
-
-    async def timeline(
-        self, conn: Connection, id: Any, *, tenant: Any = None, after: int = 0, limit: int = 1000
-    ) -> list[Event]:
-        """The events of one row in their order, from the one after `after`; or `NotFound`."""
-        if self.sql.events is None:
-            raise InvalidInput(field="ledger", message=f"{self.ledger.name} has no journal")
-        reading.must_lie(limit, BATCH)
-        shape, params = reading.one(self.ledger, id, tenant)
-        if not await self._keys(conn, self.sql.keys(shape), params | {"limit": 1}):
-            raise NotFound(what=self.ledger.name, id=params["id"])
-        async with conn.cursor(row_factory=class_row(Event)) as cursor:
-            await cursor.execute(self.sql.events, params | {"after": after, "limit": limit})
-            return await cursor.fetchall()
-
-    async def find(
-        self, conn: Connection, which: Filter | None = None, *, limit: int = 50, cursor: str | None = None
-    ) -> Page:
-        """A page of rows, newest first. `cursor` is that of the page before."""
-        reading.must_lie(limit, PAGE)
-        shape, params = reading.conditions(self.ledger, which or Filter())
-        if cursor is not None:
-            shape, params = (*shape, "cursor"), params | reading.decode_cursor(self.ledger, cursor)
-        rows = await self._rows(conn, self.sql.rows(shape), params | {"limit": limit + 1})
-        page = rows[:limit]
-        return Page(tuple(page), reading.encode_cursor(page[-1]) if len(rows) > limit else None)
-
-    async def _rows(self, conn: Connection, query: bytes, params: Mapping[str, Any]) -> list[Row]:
-        async with conn.cursor(row_factory=class_row(Row)) as cursor:
-            await cursor.execute(query, params)
-            return await cursor.fetchall()
-
-    async def count(self, conn: Connection, which: Filter | None = None) -> list[Count]:
-        """How many rows there are, by state and kind. Reads every row that the filter means."""
-        shape, params = reading.conditions(self.ledger, which or Filter())
-        async with conn.cursor(row_factory=class_row(Count)) as cursor:
-            await cursor.execute(self.sql.counts(shape), params)
-            return await cursor.fetchall()
-
 
 def _rounds(moves: Iterable[Move]) -> list[list[Move]]:
     """Moves that may go into one statement: each row once, in the order of the keys.
@@ -460,8 +304,3 @@ def _rounds(moves: Iterable[Move]) -> list[list[Move]]:
 def _by_key(move: Move) -> Any:
     key = move.claim.id
     return key.int if isinstance(key, UUID) else key  # the same order, and much quicker to compare
-
-
-async def _keys_of(cursors: Iterable[AsyncCursor[Any]]) -> frozenset[Any]:
-    """The keys that some statements answered with."""
-    return frozenset([row[0] for cursor in cursors for row in await cursor.fetchall()])

@@ -16,25 +16,24 @@ from holdfast.engine.ledger import Ledger
 from holdfast.errors import InvalidInput, NotAllowed
 
 
-async def confine(conn: AsyncConnection[Any], ledger: Ledger, tenant: Any) -> str:
-    """Confines the open transaction to a tenant; answers with the role that it had before."""
+async def confine(conn: AsyncConnection[Any], ledger: Ledger, tenant: Any) -> None:
+    """Confines the open transaction to a tenant."""
     rule = ledger.tenant
     if rule is None or rule.setting is None:
         raise InvalidInput(field="ledger", message=f"{ledger.name} does not say how to confine a tenant")
     if tenant is None or tenant == "":
-        raise NotAllowed(message=f"no {rule.name} is given, and {ledger.name} shows nothing without one")
+        message = f"no {rule.name} is given, and {ledger.name} shows nothing without one"
+        raise NotAllowed(message=message, status=401)
     whose = str(intake.typed(rule.name, rule.type, tenant))
     try:
         params = {"role": rule.role, "setting": rule.setting, "tenant": whose}
-        cursor = await conn.execute(sql.CONFINE, params)
+        await conn.execute(sql.CONFINE, params)
     except (InsufficientPrivilege, InvalidParameterValue) as error:
         said = error.diag.message_primary
         advice = f"grant {rule.role} to the user of HOLDFAST_DATABASE_URL"
         raise NotAllowed(message=f"cannot act as the role {rule.role} ({said}): {advice}") from None
-    (row,) = await cursor.fetchall()
-    return row[0]
 
 
-async def unconfine(conn: AsyncConnection[Any], role: str) -> None:
-    """Gives the open transaction the role back that it had before `confine`."""
-    await conn.execute(sql.UNCONFINE, {"role": role})
+async def unconfine(conn: AsyncConnection[Any]) -> None:
+    """Gives the open transaction, and the session, the role back that the login has."""
+    await conn.execute(sql.UNCONFINE)

@@ -135,15 +135,18 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which rows are meant. Everything that is given must hold."""
+    """Which rows are meant. Everything that is given must hold. `code` is the class of the last error."""
 
     states: tuple[str, ...] = ()
     kind: str | None = None
     owner: str | None = None
     queue: str | None = None
     tenant: Any = None
+    code: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
+    finished_after: datetime | None = None
+    finished_before: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,16 @@ class Page:
 
     rows: tuple[Row, ...]
     cursor: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stat:
+    """How many rows are in a state, since when the oldest of them was made, and since when one is due."""
+
+    state: str
+    rows: int
+    oldest: datetime | None = None
+    due: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from holdfast.engine import effects
 from holdfast.engine.ledger import Ledger
+from holdfast.engine.lifecycle import PERSONAL
 from holdfast.engine.roles import Lane, Order
 
 COMMA = SQL(", ")
@@ -32,10 +33,14 @@ FROM_MOMENT: Mapping[str, LiteralString] = {
     "timestamp": "{} at time zone 'UTC'",
     "epoch_ms": "ceil(extract(epoch from {}) * 1000)::bigint",
 }
+# As people read it: what no calendar of theirs has, like infinity, is the first or the last day of it.
 TO_MOMENT: Mapping[str, LiteralString] = {
-    "timestamptz": "{}",
-    "timestamp": "{} at time zone 'UTC'",
-    "epoch_ms": "to_timestamp({} / 1000.0)",
+    "timestamptz": "case when {0} is not null then"
+    " greatest(least({0}, '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end",
+    "timestamp": "case when {0} is not null then"
+    " greatest(least({0}, '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC'",
+    "epoch_ms": "case when {0} is not null then"
+    " to_timestamp(greatest(least({0}, 253402300799000), -62135596800000) / 1000.0) end",
 }
 
 
@@ -131,6 +136,12 @@ class Words:
         )
         return tuple(name for name in maybe if name)
 
+    def whose(self) -> dict[str, str]:
+        """What the first event of a row tells for good: what it is, and whose."""
+        tenant = self.ledger.tenant
+        maybe = {"kind": self.ledger.kind, "tenant": tenant and tenant.name}
+        return {name: column for name, column in maybe.items() if column}
+
     def facts(self, verb: str, *more: Composable, due: bool) -> Composable:
         """What every event tells: the names and values of a JSON object."""
         ledger = self.ledger
@@ -139,6 +150,10 @@ class Words:
             facts.append(SQL("'attempt', t.{}").format(Identifier(ledger.attempts.column)))
         if ledger.fence:
             facts.append(SQL("'fence', t.{}").format(Identifier(ledger.fence)))
+        if verb in ("enqueue", *PERSONAL):  # who asked; where nobody is named, who is logged in
+            facts.append(SQL("'by', session_user::text"))
+        if verb == "enqueue":
+            facts += [SQL("{}, t.{}").format(Literal(n), Identifier(c)) for n, c in self.whose().items()]
         if due and ledger.due:
             facts.append(SQL("'run_at', t.{}").format(Identifier(ledger.due.column)))
         return COMMA.join((*facts, *more))

@@ -17,7 +17,6 @@ from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
 from holdfast.engine.values import Claimed
 from holdfast.errors import InvalidInput
-from holdfast.runtime import queries
 
 Log = logging.LoggerAdapter[logging.Logger]
 logger = logging.getLogger("holdfast.job")
@@ -30,12 +29,11 @@ class Context:
     async handler is cancelled as well; a sync one has to look), `log` names the job in every line.
     """
 
-    def __init__(self, store: Store, claim: Claimed, database: Database, places: asyncio.Semaphore) -> None:
+    def __init__(self, store: Store, claim: Claimed, database: Database, finishing: Finishing) -> None:
         self.store = store
         self.job = claim
         self._database = database
-        self._places = places
-        self._finishing: Finishing | None = None
+        self._finishing = finishing
 
     @cached_property
     def cancelled(self) -> threading.Event:
@@ -72,74 +70,56 @@ class Context:
         Where the ledger's tenants have a role, the transaction acts as the job's tenant and sees what that
         one may see; `confined=False` acts as the worker itself.
         """
-        rule = self.store.ledger.tenant
-        tenant = self.job.tenant if confined and rule and rule.setting else None
-        if self._finishing is None:
-            self._finishing = Finishing(self._database, self._places, self.store.ledger, tenant)
-        if self._finishing.tenant != tenant:
-            raise InvalidInput(field="confined", message="must be the same in every call of one run")
-        return await self._finishing.open()
-
-    @property
-    def confined(self) -> bool:
-        """Whether the handler's transaction acts as the job's tenant."""
-        return self._finishing is not None and self._finishing.tenant is not None
-
-    @property
-    def opened(self) -> AsyncConnection[Any] | None:
-        """The transaction's connection, if the handler asked for it."""
-        return self._finishing and self._finishing.conn
-
-    async def unconfine(self) -> None:
-        """Lets the transaction act as the worker again, which alone may finish."""
-        if self._finishing is not None:
-            await self._finishing.unconfine()
-
-    async def commit(self) -> None:
-        """Commits the handler's writes together with its finish."""
-        if self._finishing is not None:
-            await self._finishing.commit()
-
-    async def close(self) -> None:
-        """Rolls back what was not committed and gives the connection back."""
-        finishing, self._finishing = self._finishing, None
-        if finishing is not None:
-            await finishing.close()
+        return await self._finishing.open(confined=confined)
 
 
 class Finishing:
-    """The transaction of one run, opened when its handler first asks for it."""
+    """The transaction of one run, opened when its handler first asks for it. Ended by the pump alone."""
 
-    def __init__(
-        self, database: Database, places: asyncio.Semaphore, ledger: Ledger, tenant: Any = None
-    ) -> None:
+    def __init__(self, database: Database, places: asyncio.Semaphore, ledger: Ledger, claim: Claimed) -> None:
         self.conn: AsyncConnection[Any] | None = None
-        self.tenant = tenant
+        self.confined: bool | None = None  # whether it acts as the job's tenant; None before it is open
         self._ledger = ledger
-        self._role: str | None = None
+        self._claim = claim
+        self._is_confined = False
         self._database = database
         self._places = places
-        self._stack = AsyncExitStack()
-        self._opening = asyncio.Lock()
+        self._over = False
         self._transaction: AbstractAsyncContextManager[AsyncTransaction] | None = None
 
-    async def open(self) -> AsyncConnection[Any]:
+    @cached_property
+    def _stack(self) -> AsyncExitStack:
+        return AsyncExitStack()
+
+    @cached_property
+    def _opening(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    async def open(self, *, confined: bool) -> AsyncConnection[Any]:
         """The connection, in its transaction."""
+        rule = self._ledger.tenant
+        confined = bool(confined and rule and rule.setting)
         async with self._opening:  # a handler may ask from several tasks of its own
+            if self._over:
+                raise InvalidInput(field="transaction", message="is over, as the run is")
+            if self.confined not in (None, confined):
+                raise InvalidInput(field="confined", message="must be the same in every call of one run")
+            self.confined = confined
             if self.conn is None:
                 await self._stack.enter_async_context(self._places)
                 conn = await self._stack.enter_async_context(self._database.connection())
                 transaction = conn.transaction()
                 await transaction.__aenter__()
                 self.conn, self._transaction = conn, transaction
-                if self.tenant is not None:
-                    self._role = await tenants.confine(conn, self._ledger, self.tenant)
+            if confined and not self._is_confined:
+                await tenants.confine(self.conn, self._ledger, self._claim.tenant)
+                self._is_confined = True
             return self.conn
 
     async def unconfine(self) -> None:
-        """Gives the transaction back the role that it began with."""
-        if self.conn is not None and self._role is not None:
-            await tenants.unconfine(self.conn, self._role)
+        """Gives the transaction back the role that it began with, whatever the handler made of it."""
+        if self.conn is not None:
+            await tenants.unconfine(self.conn)
 
     async def commit(self) -> None:
         """Ends the transaction well."""
@@ -149,12 +129,20 @@ class Finishing:
 
     async def close(self) -> None:
         """Rolls back, unless it was committed, and gives the connection back."""
+        if self.confined is None and "_opening" not in self.__dict__:
+            self._over = True
+            return  # nobody ever asked for it
+        async with self._opening:
+            self._over = True
+            await self._end()
+
+    async def _end(self) -> None:
         transaction, self._transaction = self._transaction, None
         try:
             if transaction is not None:
                 await transaction.__aexit__(Rollback, Rollback(), None)
-            if self.conn is not None and self._database.settings.database_pooler == "none":
-                await self.conn.execute(queries.RESET)  # what the handler has set is not for the next one
+            if self.conn is not None:
+                await self._database.reset(self.conn)  # what the handler has set is not for the next one
         except Error as error:  # the server is away, or the handler left a transaction of its own open
             logger.warning("the handler's connection is thrown away: %s", error)
             if self.conn is not None:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.outcomes import Crashed, Done, Ending, Fail, Outcome, outcome_of
@@ -17,7 +17,6 @@ from holdfast.runtime.handlers import Handler
 from holdfast.runtime.processes import ProcessDied, Processes, crash_of
 
 DONE = Done()
-NO_PRIVILEGE = "42501"
 
 
 @dataclass
@@ -63,17 +62,8 @@ async def execute(handler: Handler, claim: Claimed, context: Context, places: Pl
             raise
         return crash_of(error)  # the handler's own making: nobody called the run off
     except BaseException as error:  # also what is made to pass `except Exception`: it must not end the worker
-        return _with_advice(crash_of(error), error, context)
+        return crash_of(error)
     return answer if isinstance(answer, Crashed) else _outcome(answer)
-
-
-def _with_advice(crash: Crashed, error: BaseException, context: Context) -> Crashed:
-    """A handler whose tenant may not touch a table is told what would help."""
-    if not context.confined or getattr(error, "sqlstate", None) != NO_PRIVILEGE:
-        return crash
-    rule = context.store.ledger.tenant
-    advice = f"ctx.transaction() acts as {rule and rule.role}: grant it the table, or ask for confined=False"
-    return replace(crash, message=f"{crash.message} ({advice})")
 
 
 def _outcome(answer: Any) -> Ending:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_type_hints
 
 import msgspec
 
 from holdfast.engine.backoff import Backoff
+from holdfast.engine.intake import payload_text
+from holdfast.engine.ledger import Ledger
+from holdfast.engine.values import Item
 from holdfast.errors import InvalidInput
 from holdfast.runtime.context import Context, SyncContext
 
@@ -77,6 +80,22 @@ class Handlers:
     def kinds(self, ledger: str) -> list[str]:
         """The kinds that this ledger has handlers for."""
         return sorted({kind for where, kind in self._known if where in (None, ledger)})
+
+
+def fit(ledger: Ledger, handlers: Handlers, item: Item, where: str = "") -> Item:
+    """The item as its handler wants it: defaults filled in, the payload's shape checked where it is known."""
+    if not isinstance(item, Item):  # pyright: ignore[reportUnnecessaryIsInstance]
+        message = f"must be an Item, not {type(item).__name__}"
+        raise InvalidInput(field=where.removesuffix(".") or "item", message=message)
+    handler = handlers.find(ledger.name, item.kind or ledger.name)
+    if handler is None:
+        return item
+    try:
+        handler.read(payload_text(item.payload))
+    except InvalidInput as error:
+        raise InvalidInput(field=f"{where}{error.field}", message=error.fields["message"]) from None
+    has_limit = ledger.attempts is not None and isinstance(ledger.attempts.limit, str)
+    return replace(item, limit=handler.limit) if has_limit and item.limit is None else item
 
 
 def describe(function: Callable[..., Any], kind: str, *, place: Place | None, **options: Any) -> Handler:

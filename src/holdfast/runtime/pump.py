@@ -10,10 +10,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
+from psycopg.errors import LockNotAvailable
 
 from holdfast.db.database import Database
 from holdfast.engine.backoff import Backoff
@@ -24,7 +25,8 @@ from holdfast.engine.reading import MESSAGE_LENGTH
 from holdfast.engine.store import Connection, Store
 from holdfast.engine.values import Claimed, Move
 from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable
-from holdfast.runtime.context import Context
+from holdfast.runtime import queries
+from holdfast.runtime.context import Context, Finishing
 from holdfast.runtime.execute import Places, execute
 from holdfast.runtime.handlers import Handler, Handlers
 from holdfast.runtime.processes import crash_of
@@ -41,6 +43,8 @@ LOSSES = (
 )
 REFUSALS = (psycopg.Error, TypeError, ValueError)  # of a move that has something no column can take
 UNWRITABLE = "UNWRITABLE"
+NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
+BLOCKED_WAIT = 1.0  # seconds between tries to write about rows that somebody keeps locked
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
 
 
@@ -79,6 +83,8 @@ class Pump:
         self.former: list[str] = []  # the ids under which we were given up
         self.moves: list[Move] = []
         self.writing: list[Move] = []  # on their way to the database
+        self.blocked: list[Move] = []  # about rows that somebody else keeps locked: written alone, later
+        self._tried = 0.0
         self.unwritable: set[Any] = set()  # rows about which nothing can be written: left as they are
         self.claiming = True
         self.idle = asyncio.Event()
@@ -117,9 +123,10 @@ class Pump:
         """Takes turns until it is told to stop claiming and everything has been written."""
         wait = FIRST_WAIT
         async with asyncio.TaskGroup() as self._group:
-            while self.claiming or self.running or self.moves:
+            while self._has_a_reason():
                 try:
                     async with await self.database.connect(f"worker {self.ledger.name}") as conn:
+                        await self._be_impatient(conn)
                         self._look = True
                         await self._turn(conn)
                         wait = FIRST_WAIT
@@ -135,8 +142,16 @@ class Pump:
         await asyncio.sleep(wait)
         return min(wait * 2, LAST_WAIT)
 
+    def _has_a_reason(self) -> bool:
+        return bool(self.claiming or self.running or self.moves or self.blocked)
+
+    async def _be_impatient(self, conn: Connection) -> None:
+        """A row that others keep locked delays itself alone. Behind a pooler this would stay with others."""
+        if self.database.settings.database_pooler == "none":
+            await conn.execute(queries.LOCK_TIMEOUT)
+
     async def _turns(self, conn: Connection) -> None:
-        while self.claiming or self.running or self.moves:
+        while self._has_a_reason():
             self._wake.clear()
             await self._turn(conn)
             await self._rest()
@@ -144,7 +159,7 @@ class Pump:
     async def _rest(self) -> None:
         """Waits until there is a reason for a turn: an end, a ring, or the time to poll."""
         if not self._wake.is_set():
-            if not self.running and not self.moves:
+            if not self.running and not self.moves and not self.blocked:
                 self.idle.set()
             try:
                 async with asyncio.timeout(self.database.settings.poll_interval):
@@ -162,6 +177,7 @@ class Pump:
         """Writes what has ended, claims what there is room for, and starts it."""
         if self._look or time.monotonic() - self._looked >= self._look_every():
             await self._look_after(conn)
+        await self._try_blocked(conn)
         self.writing, self.moves = self.moves, []
         moves, owner, free = self.writing, self.owner, self._free()
         try:
@@ -198,16 +214,30 @@ class Pump:
             else:
                 moved = await self.store.move(conn, moves) if moves else frozenset[Any]()
                 claims = await self.store.claim(conn, owner, free, kinds=kinds, queues=queues) if free else []
-        except LOSSES:
-            raise
-        except REFUSALS:
-            if not moves:
+        except (*REFUSALS, RecursionError) as error:
+            if not moves or (isinstance(error, LOSSES) and not isinstance(error, LockNotAvailable)):
                 raise
             moved, claims = await self.write_alone(conn, moves), list[Claimed]()
-        for move in moves:
-            if move.claim.id not in moved:
-                log.warning("%s %s: %s came too late", self.ledger.name, move.claim.id, move.verb)
+        self._note_late(moves, moved)
         return claims
+
+    def _note_late(self, moves: Sequence[Move], moved: frozenset[Any]) -> None:
+        for move in moves:
+            if move.claim.id not in moved and move not in self.blocked:
+                log.warning("%s %s: %s came too late", self.ledger.name, move.claim.id, move.verb)
+
+    async def _try_blocked(self, conn: Connection) -> None:
+        """Tries the moves that had to wait, now and then, until one has still to wait."""
+        if not self.blocked or time.monotonic() - self._tried < BLOCKED_WAIT:
+            return
+        self._tried = time.monotonic()
+        waiting, self.blocked = self.blocked, []
+        try:
+            while waiting and not self.blocked:
+                self._note_late(waiting[:1], await self.write_alone(conn, waiting[:1]))
+                del waiting[0]
+        finally:
+            self.blocked = waiting + self.blocked  # the one that has still to wait comes last
 
     async def write_alone(self, conn: Connection, moves: Sequence[Move]) -> frozenset[Any]:
         """Each move by itself, since together they were refused; one that is refused again is a bad run."""
@@ -215,9 +245,12 @@ class Pump:
         for move in moves:
             try:
                 moved |= await self.store.move(conn, [move])
+            except LockNotAvailable:
+                log.warning("%s %s: somebody keeps it locked", self.ledger.name, move.claim.id)
+                self.blocked.append(move)
             except LOSSES:
                 raise
-            except REFUSALS as error:
+            except (*REFUSALS, RecursionError) as error:
                 log.error(
                     "%s %s: %s cannot be written: %s", self.ledger.name, move.claim.id, move.verb, error
                 )
@@ -254,7 +287,7 @@ class Pump:
         """Gives back rows that we hold without knowing: a claim whose answer was lost on the way."""
         claims = await self.store.held_by(conn, [self.owner, *self.former])
         known = {run.claim.id for run in self.running.values()} | {move.claim.id for move in self.moves}
-        known |= self.unwritable
+        known |= self.unwritable | {move.claim.id for move in self.blocked}
         strays = [Move(verb="release", claim=claim) for claim in claims if claim.id not in known]
         if strays:
             log.warning("%s: %d rows were claimed unheard; given back", self.ledger.name, len(strays))
@@ -268,8 +301,9 @@ class Pump:
         self.idle.clear()
         if earlier := self.running.get(claim.id):  # called off and let run again before we looked
             self._drop(earlier)
-        context = Context(self.store, claim, self.database, self.places.transactions)
-        task = self._group.create_task(self._run(claim, context))
+        finishing = Finishing(self.database, self.places.transactions, self.ledger, claim)
+        context = Context(self.store, claim, self.database, finishing)
+        task = self._group.create_task(self._run(claim, context, finishing))
         self.running[claim.id] = Run(claim, context, task)
 
     def _drop(self, run: Run) -> None:
@@ -279,15 +313,15 @@ class Pump:
         run.task.cancel()
         self._wake.set()
 
-    async def _run(self, claim: Claimed, context: Context) -> None:
+    async def _run(self, claim: Claimed, context: Context, finishing: Finishing) -> None:
         handler = self.handlers.find(self.ledger.name, claim.kind)
         assert handler
         move: Move | None = None
         try:
             ending = await execute(handler, claim, context, self.places)
-            move = self._decide(handler, claim, ending)
-            if context.opened is not None and move.verb in ("finish", "snooze"):
-                move = await self._finish_in_transaction(handler, context, move)
+            move = self._decide(handler, claim, self._advised(ending, finishing))
+            if finishing.conn is not None and move.verb in ("finish", "snooze"):
+                move = await self._finish_in_transaction(handler, finishing, move)
         except ClaimLost as lost:
             log.warning("%s %s: %s", self.ledger.name, claim.id, lost)
         except asyncio.CancelledError as error:
@@ -297,9 +331,17 @@ class Pump:
             move = self._decide(handler, claim, crash_of(error))  # it cancelled itself
         finally:
             try:
-                await context.close()
+                await finishing.close()
             finally:
                 self._note_end(claim, context, move)
+
+    def _advised(self, ending: Ending, finishing: Finishing) -> Ending:
+        """A handler whose tenant may not touch a table is told what would help."""
+        if not (isinstance(ending, Crashed) and finishing.confined and ending.code == NO_PRIVILEGE):
+            return ending
+        role = self.ledger.tenant and self.ledger.tenant.role
+        advice = f"ctx.transaction() acts as {role}: grant it the table, or ask for confined=False"
+        return replace(ending, message=f"{ending.message} ({advice})")
 
     def _note_end(self, claim: Claimed, context: Context, move: Move | None) -> None:
         """Frees the slot. A run that was dropped has no say any more."""
@@ -320,19 +362,19 @@ class Pump:
         except (
             Exception
         ) as error:  # an answer that nobody can make sense of is a bad run, not the worker's end
-            return decide(self.ledger, claim, crash_of(error))
+            return decide(self.ledger, claim, crash_of(error), self.share.backoff)
 
-    async def _finish_in_transaction(self, handler: Handler, context: Context, move: Move) -> Move | None:
+    async def _finish_in_transaction(self, handler: Handler, finishing: Finishing, move: Move) -> Move | None:
         """Writes the end of the run where the handler wrote: both commit, or neither."""
-        conn = context.opened
+        conn = finishing.conn
         assert conn is not None
         if getattr(conn, "_num_transactions", 1) > 1:  # the finish would belong to it, and go with it
             message = "the handler left a transaction of its own open"
             return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
         try:
-            await context.unconfine()
+            await finishing.unconfine()
             await self.store.move_one(conn, move)
-            await context.commit()
+            await finishing.commit()
         except psycopg.Error as error:
             # Refused, or the answer was lost: say a bad run, which finds no row if it was written after all.
             message = f"the transaction of the handler did not commit: {error}"

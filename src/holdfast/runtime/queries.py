@@ -90,4 +90,5 @@ from workers as w, (select clock_timestamp() at time zone 'UTC' as now) as clock
 order by w.started_at, w.id
 """
 
-RESET: LiteralString = "reset all"
+# How long a worker's turn waits for a row that somebody else has locked, before it goes on without it.
+LOCK_TIMEOUT: LiteralString = "set lock_timeout = '300ms'"

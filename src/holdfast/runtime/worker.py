@@ -166,7 +166,8 @@ class Worker:
             run.context.cancelled.set()
             run.task.cancel()
         pump.running.clear()
-        ends = [*pump.writing, *pump.moves, *(Move(verb="release", claim=run.claim) for run in runs)]
+        releases = (Move(verb="release", claim=run.claim) for run in runs)
+        ends = [*pump.writing, *pump.moves, *pump.blocked, *releases]
         if not ends:
             return
         if runs:

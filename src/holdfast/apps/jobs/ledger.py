@@ -57,7 +57,7 @@ JOB = Ledger(
         next="next_status",
         detail="detail_json",
     ),
-    lengths={"type": 100, "idempotency_key": 255, "requested_by": 255},
+    lengths={"type": 100, "idempotency_key": 255, "requested_by": 255, "queue": 255},
     defaults={
         "priority": 0,
         "max_attempts": 5,
