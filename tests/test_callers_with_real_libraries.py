@@ -420,7 +420,7 @@ async def test_the_row_and_its_first_event_are_there_after_the_commit_and_not_be
         from job_event join job on job.id = job_id
     """
     (event,) = await (await watcher.execute(query)).fetchall()
-    detail = {"verb": "enqueue", "attempt": 0, "fence": 0, "by": "ana"}
+    detail = {"verb": "enqueue", "attempt": 0, "fence": 0, "by": "ana", "kind": "mail", "tenant": str(ORG)}
     assert event == (receipt.id, None, "queued", detail, True, True)
 
 

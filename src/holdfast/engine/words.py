@@ -36,11 +36,11 @@ FROM_MOMENT: Mapping[str, LiteralString] = {
 # As people read it: what no calendar of theirs has, like infinity, is the first or the last day of it.
 TO_MOMENT: Mapping[str, LiteralString] = {
     "timestamptz": "case when {0} is not null then"
-    " greatest(least({0}, '9999-12-31 23:59:59Z'), '0001-01-01 00:00:00Z') end",
+    " greatest(least({0}, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end",
     "timestamp": "case when {0} is not null then"
-    " greatest(least({0}, '9999-12-31 23:59:59'), '0001-01-01 00:00:00') end at time zone 'UTC'",
+    " greatest(least({0}, '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC'",
     "epoch_ms": "case when {0} is not null then"
-    " to_timestamp(greatest(least({0}, 253402300799000), -62135596800000) / 1000.0) end",
+    " to_timestamp(greatest(least({0}, 253402300799999), -62135596800000) / 1000.0) end",
 }
 
 
