@@ -7,7 +7,8 @@ STAMP   = $(VENV)/.installed
 
 # What depends most on the version of PostgreSQL: the SQL; and on that of Python: what moves, and libraries.
 OLDEST := tests/engine tests/apps tests/test_exactly_once.py tests/test_jobs_leaks.py
-NEWEST := tests/runtime tests/engine/test_conformance.py tests/test_callers_with_real_libraries.py
+NEWEST := $(addprefix tests/runtime/test_,handlers.py jobs.py odd.py stop.py worker.py) \
+	tests/test_exactly_once.py tests/test_callers_with_real_libraries.py
 
 .PHONY: help up install test test-newest test-oldest test-soak check format lint types imports fix sql bench clean
 help: ## List these commands
