@@ -13,7 +13,7 @@ from psycopg.sql import SQL, Literal
 
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
-from ledgers import ERRANDS, JOB, PARCELS, SYNCS, TASKS, ledger_database
+from ledgers import ERRANDS, JOB, ORG, PARCELS, SYNCS, TASKS, ledger_database
 
 Database = psycopg.Connection[Any]
 Plan = dict[str, Any]
@@ -261,3 +261,32 @@ def fill(db: Database, full: Full) -> None:
     for _, definition in indexes:
         db.execute(definition)
     db.execute(f"vacuum (analyze, index_cleanup off) {table}")
+
+
+@pytest.mark.parametrize(
+    ("shape", "values", "index"),
+    [
+        (("tenant",), {"tenant": ORG}, "idx_job__org_id_created_at_desc"),
+        (("state",), {"state": "dead_letter"}, "idx_job__status_created_at"),
+    ],
+    ids=["of one organisation", "in one status"],
+)
+def test_a_page_of_jobs_is_read_in_the_order_of_an_index(
+    ledgers_url: str, shape: tuple[str, ...], values: dict[str, Any], index: str
+) -> None:
+    """J-43: the newest come first without reading all; what is told of a row is made for the page alone."""
+    fill = """insert into job (org_id, type, status, created_at, finished_at)
+        select (array[%(org)s, gen_random_uuid()])[1 + n %% 2]::uuid, 'old',
+            (array['succeeded', 'dead_letter'])[1 + n %% 2]::job_status,
+            now() - make_interval(secs => n), now()
+        from generate_series(1, 5000) as n"""
+    with psycopg.connect(ledgers_url) as db:
+        db.execute(fill, {"org": ORG})
+        db.execute("analyze job")
+        query = Store(JOB).sql.rows(shape)
+        plan = explain_custom(db, query, values | {"limit": 51}, "analyze, buffers")
+        db.rollback()
+    scans = {node["Index Name"]: node["Actual Rows"] for node in nodes(plan) if "Index Name" in node}
+    assert index in scans
+    assert scans[index] < 200
+    assert buffers(plan) < 400
