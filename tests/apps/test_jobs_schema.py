@@ -617,3 +617,18 @@ def may_act(url: str, user: str) -> list[str]:
                 session.execute("select from job")
                 allowed.append(role)
     return allowed
+
+
+def test_what_a_migration_could_not_do_is_told(
+    empty_database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """J-46: the notice of the server reaches whoever upgrades."""
+    with psycopg.connect(empty_database_url, autocommit=True) as db:
+        db.execute(
+            "create table public.jobs (id uuid, status text, stage text, progress int, result jsonb,"
+            " error text, created_at timestamptz, updated_at timestamptz)"
+        )
+        db.execute("insert into public.jobs (status) values ('old')")
+        db.execute("create table public.jobs_superseded ()")
+    migrate.upgrade(empty_database_url)
+    assert "the old table public.jobs stays as it is: the name jobs_superseded is taken" in caplog.text

@@ -10,6 +10,7 @@ given or the first of the connection's search_path. The version is in a table of
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -37,6 +38,7 @@ from holdfast.db.pool import explain
 from holdfast.errors import DatabaseUnavailable, InvalidInput, MigrationError
 
 VERSION_TABLE = "holdfast_version"
+log = logging.getLogger("holdfast.migrate")
 CONNECT_TIMEOUT = 10  # seconds, unless the URL says otherwise
 
 # Alembic's `op` and `context` are names of the whole process.
@@ -175,6 +177,7 @@ def write(folder: Path) -> None:
 def _transaction(url: str, schema: str | None) -> Generator[Connection]:
     """One transaction, in UTC, that sees `schema` and no other; errors come out as sentences."""
     opened = _connect(url)
+    opened.add_notice_handler(_pass_on)  # what a migration could not do, and who can
     # READ COMMITTED, so that what is read after the wait for the lock is what the last holder left.
     engine = create_engine(
         "postgresql+psycopg://",
@@ -193,6 +196,11 @@ def _transaction(url: str, schema: str | None) -> Generator[Connection]:
         raise MigrationError(reason=_first_line(error.orig)) from None
     finally:
         opened.close()
+
+
+def _pass_on(notice: psycopg.errors.Diagnostic) -> None:
+    if notice.severity_nonlocalized in ("NOTICE", "WARNING") and notice.message_primary:
+        log.warning("%s", notice.message_primary)
 
 
 def _connect(url: str) -> psycopg.Connection[Any]:
