@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
-from holdfast import Context, Done, Holdfast, Item
+from holdfast import Context, Done, Holdfast, Item, Settings
 from holdfast.db.pool import Connection
 from holdfast.errors import IdempotencyConflict
 from runtime.support import drain, one, until, working
@@ -164,3 +165,28 @@ async def test_a_tenants_own_odd_rows_break_no_list(app: Holdfast, conn: Connect
     assert (await app.get("job", row.id)).progress is None
     (event,) = await app.timeline("job", row.id)
     assert event.at.year == 9999
+
+
+async def test_a_worker_stops_although_somebody_keeps_one_of_its_rows_locked(
+    settings: Settings, conn: Connection, connect: Callable[[], Any]
+) -> None:
+    """J-26, J-27: it does not wait for the lock for ever; the row is recovered as if its worker were lost."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    locker = await connect()
+    async with Holdfast(replace(settings, shutdown_timeout=1.0)) as app:
+
+        @app.handler("slow", ledger="job")
+        async def slow() -> None:
+            begun.set()
+            await go_on.wait()
+
+        locked = (await app.enqueue("job", "slow", tenant=ONE)).id
+        async with asyncio.timeout(30), locker.transaction():
+            async with working(app, ledgers=["job"], concurrency=1):
+                await begun.wait()
+                await locker.execute("select from job where id = %s for update", [locked])
+                go_on.set()
+            assert await one(conn, STATUS, locked) == "running"
+        assert await one(conn, "select count(*) from workers") == 0
+        async with working(app, ledgers=["job"], concurrency=1):
+            await until(conn, "select attempt + fence > 1 from job where id = %s", locked)

@@ -126,7 +126,7 @@ class Pump:
             while self._has_a_reason():
                 try:
                     async with await self.database.connect(f"worker {self.ledger.name}") as conn:
-                        await self._be_impatient(conn)
+                        await self.be_impatient(conn)
                         self._look = True
                         await self._turn(conn)
                         wait = FIRST_WAIT
@@ -145,7 +145,7 @@ class Pump:
     def _has_a_reason(self) -> bool:
         return bool(self.claiming or self.running or self.moves or self.blocked)
 
-    async def _be_impatient(self, conn: Connection) -> None:
+    async def be_impatient(self, conn: Connection) -> None:
         """A row that others keep locked delays itself alone. Behind a pooler this would stay with others."""
         if self.database.settings.database_pooler == "none":
             await conn.execute(queries.LOCK_TIMEOUT)

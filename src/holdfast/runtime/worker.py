@@ -175,7 +175,8 @@ class Worker:
                 "%s: %d handlers did not end in time; their rows are given back", pump.ledger.name, len(runs)
             )
         try:
-            async with self.database.connection() as conn:
+            async with await self.database.connect("release") as conn:
+                await pump.be_impatient(conn)
                 await pump.write_alone(conn, ends)
         except LOSSES as error:
             log.warning("%s: could not give rows back (%s); the leader will", pump.ledger.name, error)
