@@ -6,7 +6,8 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 STAMP   = $(VENV)/.installed
 
 # What depends most on the version of PostgreSQL: the SQL; and on that of Python: what moves, and libraries.
-OLDEST := tests/engine tests/apps tests/test_exactly_once.py tests/test_jobs_leaks.py
+OLDEST := $(addprefix tests/engine/test_,conformance.py plans.py turn.py verify.py doctor_tenants.py) \
+	tests/apps tests/test_exactly_once.py tests/test_jobs_leaks.py
 NEWEST := $(addprefix tests/runtime/test_,handlers.py jobs.py odd.py stop.py worker.py) \
 	tests/test_exactly_once.py tests/test_callers_with_real_libraries.py
 
