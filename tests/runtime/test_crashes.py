@@ -66,7 +66,7 @@ async def test_a_frozen_worker_cannot_commit_its_effect_when_it_wakes(
 async def test_the_job_of_a_killed_worker_runs_again_within_three_heartbeats(
     traces: None, start: Start, conn: Connection, gate: Gate, killed: str
 ) -> None:
-    """T-32, T-33, issue 2: kill -9; worker timeout 2.2 heartbeats; attempts two, by the other worker."""
+    """T-32, T-33: kill -9; worker timeout 2.2 heartbeats; attempts two, by the other worker."""
     beat = 2.0
     beats = {"heartbeat_interval": beat, "worker_timeout": 2.2 * beat, "leader_term": 1.1 * beat}
     first = start("--concurrency", "1", **beats)
