@@ -279,7 +279,7 @@ async def test_a_killed_leader_is_replaced_within_one_term(
 async def test_a_leader_that_slept_past_its_term_does_no_duty_before_it_is_elected_again(
     traces: None, start: Callable[..., Process], conn: Connection
 ) -> None:
-    """T-40, issue 2: also after a pause longer than its lease; seen by a dead worker that stays unburied."""
+    """T-40: also after a pause longer than its lease; seen by a dead worker that stays unburied."""
     sleeper = start(leader_term=1, worker_timeout=60)
     old = await worker_of(conn, sleeper)
     await until(conn, "select true from workers where is_leader and id = %s", old)
