@@ -26,7 +26,7 @@ from holdfast.db.pool import Connection
 from holdfast.errors import ClaimLost, InvalidInput
 from holdfast.runtime.processes import Processes
 from runtime.calls import ask_to_retry, divides, ends_its_process, sleeps_long, square
-from runtime.support import PATIENCE, add, column, drain, one, task, until_task, until_true, working
+from runtime.support import PATIENCE, add, column, drain, one, running, task, until_task, until_true, working
 
 AT_ONCE = Backoff(base=0.0001)
 
@@ -536,7 +536,9 @@ async def test_progress_on_a_lost_claim_ends_the_run_and_changes_nothing(
     async with Holdfast(slow) as app:
         app.handler("told")(in_loop if place == "loop" else in_thread)
         task_id = await add(app, "told")
-        async with working(app) as worker:
+        worker = app.worker(ledgers=["tasks"])
+        worker.pumps[0].look = lambda: None  # nor does the doorbell tell it, which looks when it connects
+        async with running(worker):
             await until_task(conn, task_id, "running")
             await conn.execute("update tasks set fence = fence + 1, worker_id = 'another'")
             taken.set()
