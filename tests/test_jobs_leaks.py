@@ -27,7 +27,7 @@ from holdfast.apps.jobs.ledger import JOB
 from holdfast.engine import verify as verify_module
 from holdfast.engine.lifecycle import Verb
 from holdfast.engine.store import Store
-from holdfast.engine.values import Claimed, Count, Fault, Filter, Item, Move, Page, Row, Stat
+from holdfast.engine.values import Change, Claimed, Count, Fault, Filter, Item, Move, Page, Row, Stat
 from holdfast.engine.verify import Report, verify
 from holdfast.errors import ClaimLost, HoldfastError, InvalidInput, NotAllowed, NotFound
 from ledgers import JOB_SAMPLE
@@ -78,7 +78,8 @@ async def world(settings: Settings, conn: Connection) -> AsyncIterator[World]:
                 jobs[state] = await JOB_SAMPLE.bring(conn, state, owner=f"w-{state}-{org}", **item)
                 if state == "failed":
                     await conn.execute("update job set run_at = 'infinity' where id = %s", [jobs[state]])
-            await conn.execute("update job set run_at = '2031-01-01' where id = %s", [jobs["queued"]])
+            due = "2031-01-01" if org == OURS else "2030-01-01"
+            await conn.execute("update job set run_at = %s where id = %s", [due, jobs["queued"]])
             await conn.execute("update job set run_at = '2031-01-01' where id = %s", [jobs["failed"]])
         claim = await JOB_SAMPLE.held(conn, both[THEIRS]["running"])
         await conn.execute("create schema saved")
@@ -152,6 +153,11 @@ def enqueues(**item: Any) -> Attack:
         do=lambda world, conn: world.store.enqueue(conn, Item(**({"kind": "a", "tenant": THEIRS} | item))),
         answer=NotAllowed,
     )
+
+
+async def _held_since(world: World, conn: Connection) -> Any:
+    row = await world.store.get(world.owner, world.theirs["running"])
+    return await world.store.held_since(conn, row)
 
 
 def moves(verb: Verb, guard: str) -> Attack:
@@ -298,6 +304,32 @@ ATTACKS: dict[str, Attack] = {
     "stats of what is theirs": Attack(
         do=lambda world, conn: world.store.stats(conn, Filter(tenant=THEIRS)), answer=stats(rows=0)
     ),
+    "depth": Attack(
+        do=lambda world, conn: world.store.depth(conn), answer=stats(rows=1), nobody=stats(rows=0)
+    ),
+    "head": Attack(
+        do=lambda world, conn: world.store.head(conn, now=LATE),
+        answer=datetime(2031, 1, 1, tzinfo=UTC),
+        nobody=None,
+    ),
+    "ahead": Attack(
+        do=lambda world, conn: world.store.ahead(conn, world.theirs["queued"], kinds=["demo"], now=LATE),
+        answer=None,
+        given="queued",
+    ),
+    "touched": Attack(
+        do=lambda world, conn: world.store.touched(conn, world.theirs["running"]),
+        answer=None,
+        given="running",
+    ),
+    "marks": Attack(do=lambda world, conn: world.store.marks(conn, list(world.theirs.values())), answer={}),
+    "held_since": Attack(do=_held_since, answer=None, given="running"),
+    "held": Attack(do=lambda world, conn: world.store.held(conn), answer={HOLDERS[0]: 1}, nobody={}),
+    "changes": Attack(
+        do=lambda world, conn: world.store.changes(conn, datetime(2000, 1, 1, tzinfo=UTC)),
+        answer=EVENTS,
+        nobody=[],
+    ),
     "timeline": Attack(
         do=lambda world, conn: world.store.timeline(conn, world.theirs["running"]),
         answer=NotFound,
@@ -360,6 +392,8 @@ def gist(answer: Any) -> Any:
             return (answer.state, answer.rows)
         case Report():
             return (answer.rows, answer.events, answer.found)
+        case [Change(), *_]:
+            return len(answer)
         case list() | tuple() | frozenset():
             return sorted(map(gist, answer), key=str)
         case _:

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from api.kit import api_of, served_app, working
 from holdfast import Context, Holdfast, Settings
 
 PGBOUNCER = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
@@ -142,3 +143,27 @@ async def test_times_are_utc_behind_a_pooler_although_the_server_says_otherwise(
             " from tasks where idempotency_key = 'twice'"
         )
         assert direct.execute(touched).fetchone() == (True,)
+
+
+def test_the_api_works_behind_a_transaction_pooler_for_operators_and_tenants(pooled: Settings) -> None:
+    """Looks, orders, a tenant's role for one transaction, a long poll, a pause that workers obey."""
+    app = Holdfast(pooled)
+
+    @app.handler("quick")
+    async def quick() -> str:
+        return "done"
+
+    with served_app(pooled, api_of(Holdfast(pooled))) as served:
+        operator, tenant, other = (served.client(who) for who in ("admin", "tenant", "other tenant"))
+        assert operator.put("/api/ledgers/job/pause").json()["changed"] is True
+        key = tenant.post("/api/ledgers/job/rows", json={"kind": "quick"}).json()["id"]
+        url = f"/api/ledgers/job/rows/{key}"
+        assert (tenant.get(url).status_code, other.get(url).status_code) == (200, 404)
+        with working(app, ledgers=["job"]):
+            assert tenant.get(f"{url}/explain").json()["code"] == "PAUSED"
+            assert operator.delete("/api/ledgers/job/pause").json()["changed"] is True
+            assert tenant.get(f"{url}/wait", params={"seconds": 30}).json()["row"]["result"] == "done"
+        for path in ("/api/overview", "/api/ledgers/job/stats", "/api/ledgers/job/rows", "/metrics"):
+            assert operator.get(path).status_code == 200
+        assert other.get("/api/ledgers/job/rows").json()["rows"] == []
+        assert [one["action"] for one in operator.get("/api/audit").json()["entries"]] == ["resume", "pause"]

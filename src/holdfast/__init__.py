@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     from holdfast.engine.values import Count, Event, Filter, Item, Page, Receipt, Row, Stat
     from holdfast.errors import HoldfastError
     from holdfast.platform import Holdfast
+    from holdfast.runtime.app import App
     from holdfast.runtime.context import Context, SyncContext
+    from holdfast.runtime.explain import Explanation
+    from holdfast.runtime.overview import Overview
 
 __all__ = [
+    "App",
     "Attempts",
     "Backoff",
     "Cancel",
@@ -45,6 +49,7 @@ __all__ = [
     "Due",
     "Edge",
     "Event",
+    "Explanation",
     "Fail",
     "Filter",
     "Holdfast",
@@ -56,6 +61,7 @@ __all__ = [
     "Key",
     "Lane",
     "Ledger",
+    "Overview",
     "Page",
     "Receipt",
     "Retry",
@@ -96,7 +102,10 @@ _HOMES = {
     "holdfast.engine.values": ("Count", "Event", "Filter", "Item", "Page", "Receipt", "Row", "Stat"),
     "holdfast.errors": ("HoldfastError",),
     "holdfast.platform": ("Holdfast",),
+    "holdfast.runtime.app": ("App",),
     "holdfast.runtime.context": ("Context", "SyncContext"),
+    "holdfast.runtime.explain": ("Explanation",),
+    "holdfast.runtime.overview": ("Overview",),
 }
 
 

@@ -6,12 +6,32 @@ import json
 import logging
 import re
 import sys
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
+
+from holdfast import tracing
 
 CHATTY = ("alembic", "sqlalchemy", "psycopg", "asyncio")
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
+
+
+class Run(NamedTuple):
+    """What every line says that is logged while a handler runs, whoever logs it."""
+
+    ledger: str
+    job: Any
+    worker: str | None
+    trace_id: str | None
+
+
+_run: ContextVar[Run | None] = ContextVar("holdfast_run", default=None)
+
+
+def tell_of(run: Run) -> None:
+    """From now on, and to the end of this task, lines are about this run; in what it starts as well."""
+    _run.set(run)
 
 
 def configure(level: str, format: Literal["text", "json"] = "text", stream: TextIO | None = None) -> None:
@@ -29,6 +49,7 @@ def configure(level: str, format: Literal["text", "json"] = "text", stream: Text
     if root.handlers:
         return
     handler = Stream(stream or sys.stderr)
+    handler.addFilter(Origin())
     handler.setFormatter(JsonLines() if format == "json" else TextLines(traces=level == "DEBUG"))
     root.addHandler(handler)
     root.setLevel(level)
@@ -36,6 +57,26 @@ def configure(level: str, format: Literal["text", "json"] = "text", stream: Text
 
 class Stream(logging.StreamHandler[TextIO]):
     """A handler that `configure` knows again as its own."""
+
+
+class Origin(logging.Filter):
+    """Adds to a record which job it is about and in which trace it stands, unless it says so itself.
+
+    For handlers that the user has set up: `handler.addFilter(Origin())`.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        run = _run.get()
+        known = vars(record)
+        if run is not None:
+            known.setdefault("ledger", run.ledger)
+            known.setdefault("job", str(run.job))
+            if run.worker:
+                known.setdefault("worker", run.worker)
+        trace = tracing.trace_id() or (run and run.trace_id)
+        if trace:
+            known.setdefault("trace_id", trace)
+        return True
 
 
 class TextLines(logging.Formatter):
@@ -49,9 +90,11 @@ class TextLines(logging.Formatter):
         self.traces = traces
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_when(record)} {record.levelname:<7} {record.name}: {record.getMessage()}"
+        said = record.getMessage()
+        line = f"{_when(record)} {record.levelname:<7} {record.name}: {said}"
         if job := getattr(record, "job", None):
-            line += f" [{getattr(record, 'ledger', '')} {job}]"
+            named = f"{getattr(record, 'ledger', '')} {job}"
+            line += "" if said.startswith(f"{named}:") else f" [{named}]"
         trace: str | None = getattr(record, "trace", None)
         if trace and self.traces:
             line += "\n" + trace.rstrip()

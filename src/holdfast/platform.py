@@ -5,68 +5,55 @@ The only module that knows everything below the command line. A sixth app is one
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from typing import Any, Self, TypeVar, Unpack
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from holdfast.apps.jobs import tables as jobs_tables
+from holdfast.api.site import Site
+from holdfast.apps.jobs import app as jobs
 from holdfast.apps.jobs.ledger import JOB
-from holdfast.apps.tasks import tables as tasks_tables
-from holdfast.apps.tasks.ledger import TASKS
-from holdfast.db import queries
-from holdfast.db import settings as settings_module
-from holdfast.db.database import Database, open_database, prepare
+from holdfast.apps.tasks import app as tasks
+from holdfast.client import Client
+from holdfast.db.database import open_database, prepare
 from holdfast.db.settings import Settings
-from holdfast.engine import callers, reading, tenants
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.orders import How
-from holdfast.engine.store import Connection, Store
-from holdfast.engine.values import Count, Event, Filter, Item, Options, Page, Receipt, Row, Stat
-from holdfast.errors import InvalidInput, LedgerError
-from holdfast.runtime.handlers import Handlers, Place, describe, fit
+from holdfast.engine.store import Store
+from holdfast.errors import InvalidInput, LedgerError, MissingExtra
+from holdfast.runtime.app import App
+from holdfast.runtime.handlers import Place, describe
 from holdfast.runtime.pump import Share
 from holdfast.runtime.worker import Worker, stopping_on_signals
 
-log = logging.getLogger("holdfast")
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from sqlalchemy import MetaData
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-APPS: tuple[Ledger, ...] = (JOB, TASKS)
-TABLES = (jobs_tables.job, jobs_tables.job_event, tasks_tables.tasks)  # known to the one metadata of all
-METADATA = TABLES[0].metadata
-READ_ELSEWHERE = ("HOLDFAST_APP",)  # by the command line: no setting, and no slip of the pen
+APPS: tuple[App, ...] = (jobs.APP, tasks.APP)
 
 
-class Holdfast:
+class Holdfast(Client):
     """An application: its ledgers, its handlers, and the database that it is opened on.
 
     `async with app:` finds the database (starting the embedded one when no URL is set), sees to its schema,
     and closes everything at the end.
     """
 
-    def __init__(self, settings: Settings | None = None, *, ledgers: Iterable[Ledger] = ()) -> None:
-        self._settings = settings
-        self.stores: Mapping[str, Store] = _stores((*APPS, *ledgers))
-        self.handlers = Handlers()
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        ledgers: Iterable[Ledger] = (),
+        apps: Iterable[App] = (),
+    ) -> None:
+        self.apps: tuple[App, ...] = (*APPS, *apps)
+        super().__init__(
+            settings, _stores((*(ledger for app in self.apps for ledger in app.ledgers), *ledgers))
+        )
         self._stack = AsyncExitStack()
-        self._database: Database | None = None
-
-    @property
-    def settings(self) -> Settings:
-        """The settings, read once, at first use."""
-        if self._settings is None:
-            self._settings = settings_module.load(known=READ_ELSEWHERE)
-            for warning in self._settings.warnings:
-                log.warning("%s", warning)
-        return self._settings
-
-    @property
-    def database(self) -> Database:
-        """The open database."""
-        if self._database is None:
-            raise InvalidInput(field="app", message="is not open: use `async with app:`")
-        return self._database
 
     # -- handlers ------------------------------------------------------------------------------------
 
@@ -127,212 +114,43 @@ class Holdfast:
         self._database = None
         await self._stack.aclose()
 
+    # -- the face ------------------------------------------------------------------------------------
+
+    @property
+    def site(self) -> Site:
+        """What the API and the dashboard serve."""
+        return Site(
+            settings=self.settings,
+            stores=self.stores,
+            handlers=self.handlers,
+            apps=self.apps,
+            open=lambda: self.database,
+        )
+
+    def web(self) -> FastAPI:
+        """The API and the dashboard as one ASGI application, to serve or to mount in one's own.
+
+        Served, it opens this application and closes it at the end, unless it is open already. Mounted, its
+        owner does that: frameworks run the lifespan of the outermost application only.
+        """
+        try:
+            from holdfast.api.app import build
+            from holdfast.dashboard.app import add
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] == "holdfast":
+                raise
+            raise MissingExtra(what="the API", extra="server") from error
+        webs = [import_module(app.web).WEB for app in self.apps if app.web]
+        served = build(self.site, webs, lifespan=self._lifespan)
+        add(served, self.site, webs)
+        return served
+
+    @asynccontextmanager
+    async def _lifespan(self, _: object) -> AsyncGenerator[None]:
+        async with nullcontext() if self._database is not None else self:
+            yield
+
     # -- work ----------------------------------------------------------------------------------------
-
-    def store(self, ledger: str) -> Store:
-        """The store of a ledger, by its name."""
-        if ledger not in self.stores:
-            known = ", ".join(self.stores)
-            raise InvalidInput(field="ledger", message=f"there is no ledger {ledger!r}: ledgers are {known}")
-        return self.stores[ledger]
-
-    # -- enqueue -------------------------------------------------------------------------------------
-    # On `conn`, a connection of any library that docs/enqueue.md names, in the caller's transaction.
-
-    async def enqueue(
-        self,
-        ledger: str,
-        kind: str | None = None,
-        payload: Any = None,
-        *,
-        by: str | None = None,
-        conn: Any = None,
-        **options: Unpack[Options],
-    ) -> Receipt:
-        """Adds one row. On `conn` it joins the caller's transaction, else it is committed at once."""
-        item = self._fit(ledger, Item(kind=kind, payload=payload, **options))
-        async with self._on_any(conn) as here:
-            return await self.store(ledger).enqueue(here, item, by=by)
-
-    async def enqueue_many(
-        self, ledger: str, items: Iterable[Item], *, by: str | None = None, conn: Any = None
-    ) -> list[Receipt]:
-        """Adds many rows, all or none."""
-        fitted = self._fit_all(ledger, items)
-        async with self._on_any(conn) as here:
-            return await self.store(ledger).enqueue_many(here, fitted, by=by)
-
-    def enqueue_sync(
-        self,
-        ledger: str,
-        kind: str | None = None,
-        payload: Any = None,
-        *,
-        conn: Any,
-        by: str | None = None,
-        **options: Unpack[Options],
-    ) -> Receipt:
-        """Adds one row on a connection that is not async. The app need not be open."""
-        item = self._fit(ledger, Item(kind=kind, payload=payload, **options))
-        callers.run_sync(conn, self._must_fit())
-        return self.store(ledger).enqueue_sync(conn, item, by=by)
-
-    def enqueue_many_sync(
-        self, ledger: str, items: Iterable[Item], *, conn: Any, by: str | None = None
-    ) -> list[Receipt]:
-        """Adds many rows, all or none, on a connection that is not async. The app need not be open."""
-        fitted = self._fit_all(ledger, items)
-        callers.run_sync(conn, self._must_fit())
-        return self.store(ledger).enqueue_many_sync(conn, fitted, by=by)
-
-    @asynccontextmanager
-    async def _on_any(self, conn: Any) -> AsyncGenerator[Any]:
-        if conn is None:
-            async with self.database.connection() as own:
-                yield own
-        else:
-            await callers.run(conn, self._must_fit())
-            yield conn
-
-    def _must_fit(self) -> callers.Steps[None]:
-        """Refuses a caller's connection on which the row would go elsewhere, or nowhere."""
-        wanted = self.settings.schema
-        if wanted is None:
-            return
-        (row,) = yield callers.Query(queries.CURRENT_SCHEMA.encode())
-        if (found := row["current_schema"]) != wanted:
-            raise InvalidInput(
-                field="conn", message=f"leads to the schema {found}, and HOLDFAST_SCHEMA is {wanted}"
-            )
-
-    def _fit_all(self, ledger: str, items: Iterable[Item]) -> list[Item]:
-        return [self._fit(ledger, item, f"items[{place}].") for place, item in enumerate(items)]
-
-    # -- looking and ordering ------------------------------------------------------------------------
-    # Each on `conn`, if given, in the caller's transaction. With `tenant`, others' rows are not found.
-
-    async def get(self, ledger: str, id: Any, *, tenant: Any = None, conn: Connection | None = None) -> Row:
-        """One row, with its result and how far it has come, or `NotFound`."""
-        async with self._on(conn) as here:
-            return await self.store(ledger).get(here, id, tenant=tenant)
-
-    async def find(
-        self,
-        ledger: str,
-        which: Filter | None = None,
-        *,
-        tenant: Any = None,
-        limit: int = 50,
-        cursor: str | None = None,
-        conn: Connection | None = None,
-    ) -> Page:
-        """A page of rows, newest first. `cursor` is that of the page before."""
-        store = self.store(ledger)
-        which = reading.within(store.ledger, which or Filter(), tenant)
-        async with self._on(conn) as here:
-            return await store.find(here, which, limit=limit, cursor=cursor)
-
-    async def count(
-        self,
-        ledger: str,
-        which: Filter | None = None,
-        *,
-        tenant: Any = None,
-        conn: Connection | None = None,
-    ) -> list[Count]:
-        """How many rows there are, by state and kind."""
-        store = self.store(ledger)
-        which = reading.within(store.ledger, which or Filter(), tenant)
-        async with self._on(conn) as here:
-            return await store.count(here, which)
-
-    async def timeline(
-        self,
-        ledger: str,
-        id: Any,
-        *,
-        tenant: Any = None,
-        after: int = 0,
-        limit: int = 1000,
-        conn: Connection | None = None,
-    ) -> list[Event]:
-        """What happened to a row, in its order, from the event after `after`; or `NotFound`."""
-        async with self._on(conn) as here:
-            return await self.store(ledger).timeline(here, id, tenant=tenant, after=after, limit=limit)
-
-    async def stats(
-        self,
-        ledger: str,
-        which: Filter | None = None,
-        *,
-        tenant: Any = None,
-        conn: Connection | None = None,
-    ) -> list[Stat]:
-        """For every state: how many rows, since when the oldest of them, and since when one is due."""
-        store = self.store(ledger)
-        which = reading.within(store.ledger, which or Filter(), tenant)
-        async with self._on(conn) as here:
-            return await store.stats(here, which)
-
-    async def cancel(
-        self,
-        ledger: str,
-        which: Any,
-        *,
-        tenant: Any = None,
-        conn: Connection | None = None,
-        **how: Unpack[How],
-    ) -> int:
-        """Calls off one row by its id, or all that a `Filter` means; answers how many.
-
-        `by` says who orders it and `reason` why, for the record.
-        """
-        store = self.store(ledger)
-        async with self._on(conn) as here:
-            if isinstance(which, Filter):
-                return await store.cancel_where(here, reading.within(store.ledger, which, tenant), **how)
-            await store.cancel(here, which, tenant=tenant, **how)
-            return 1
-
-    async def requeue(
-        self,
-        ledger: str,
-        which: Any,
-        *,
-        tenant: Any = None,
-        conn: Connection | None = None,
-        **how: Unpack[How],
-    ) -> int:
-        """Lets one row that ended badly run again, or all that a `Filter` means; answers how many."""
-        store = self.store(ledger)
-        async with self._on(conn) as here:
-            if isinstance(which, Filter):
-                return await store.requeue_where(here, reading.within(store.ledger, which, tenant), **how)
-            await store.requeue(here, which, tenant=tenant, **how)
-            return 1
-
-    @asynccontextmanager
-    async def as_tenant(self, tenant: Any, ledger: str = "job") -> AsyncGenerator[Connection]:
-        """A connection whose transaction the database itself confines to one tenant.
-
-        What is done on it is committed at the end of the `async with`. The role's own policies decide what
-        may be seen: not our SQL, and not the caller's.
-        """
-        declared = self.store(ledger).ledger
-        async with self.database.connection() as conn:
-            try:
-                async with conn.transaction():
-                    await tenants.confine(conn, declared, tenant)
-                    yield conn
-            finally:
-                if not conn.closed:
-                    await self.database.reset(conn)
-
-    def _on(self, conn: Connection | None) -> AbstractAsyncContextManager[Connection]:
-        return self.database.connection() if conn is None else nullcontext(conn)
-
-    def _fit(self, ledger: str, item: Item, where: str = "") -> Item:
-        return fit(self.store(ledger).ledger, self.handlers, item, where)
 
     def worker(
         self,
@@ -382,6 +200,15 @@ class Holdfast:
         worker = self.worker(**options)
         with stopping_on_signals(worker.stop):
             return await worker.run(until_idle=until_idle)
+
+
+def metadata() -> MetaData:
+    """The tables of all apps, as SQLAlchemy describes them. Imported here: it takes long, and few ask."""
+    from holdfast.apps.jobs.tables import job
+    from holdfast.apps.tasks.tables import tasks
+
+    known = (job, tasks)
+    return known[0].metadata
 
 
 def _stores(ledgers: Iterable[Ledger]) -> dict[str, Store]:

@@ -128,6 +128,7 @@ async def test_a_new_job_is_queued_with_the_columns_own_defaults(conn: Connectio
         "payload": {"a": 1},
         "worker_id": None,
         "fence": 0,
+        "traceparent": None,
     }
 
 

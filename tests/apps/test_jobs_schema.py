@@ -167,6 +167,7 @@ def test_job_has_the_columns_of_the_seed_and_what_execution_needs(db: Database) 
         ("payload", "jsonb", False, None),
         ("worker_id", "text", False, None),
         ("fence", "bigint", True, "0"),
+        ("traceparent", "text", False, None),
     ]
 
 
@@ -222,6 +223,7 @@ def test_the_indexes_are_the_seeds_the_lane_and_the_held_rows(db: Database) -> N
         "idx_job__org_id_idempotency_key": f"CREATE UNIQUE INDEX idx_job__org_id_idempotency_key {on}"
         " (org_id, idempotency_key) WHERE (idempotency_key IS NOT NULL)",
         "idx_job__status_created_at": f"CREATE INDEX idx_job__status_created_at {on} (status, created_at)",
+        "idx_job__created_at": f"CREATE INDEX idx_job__created_at {on} (created_at)",
         "idx_job__claimable": f"CREATE INDEX idx_job__claimable {on} (queue, priority DESC, run_at)"
         f" WHERE ({waiting})",
         "idx_job__held": f"CREATE INDEX idx_job__held {on} (worker_id)"
@@ -269,6 +271,11 @@ def test_the_functions_look_in_their_own_schema_and_last_among_temporary_tables(
 def test_row_security_is_enabled_and_not_forced_with_policies_for_the_two_roles(db: Database) -> None:
     """J-38, J-39, J-40, J-41"""
     assert db.execute(SECURITY).fetchall() == [
+        ("holdfast_audit", True, False),
+        ("holdfast_pause", True, False),
+        ("holdfast_pulse", True, False),
+        ("holdfast_session", True, False),
+        ("holdfast_token", True, False),
         ("holdfast_version", False, False),
         ("job", True, False),
         ("job_event", True, False),
@@ -277,6 +284,8 @@ def test_row_security_is_enabled_and_not_forced_with_policies_for_the_two_roles(
     ]
     tenant, worker = ["holdfast_tenant"], ["holdfast_worker"]
     assert db.execute(POLICIES).fetchall() == [
+        ("holdfast_pause_worker", "holdfast_pause", worker, "SELECT"),
+        ("holdfast_pulse_worker", "holdfast_pulse", worker, "ALL"),
         ("job_event_tenant_insert", "job_event", tenant, "INSERT"),
         ("job_event_tenant_select", "job_event", tenant, "SELECT"),
         ("job_event_worker_insert", "job_event", worker, "INSERT"),

@@ -95,6 +95,7 @@ async def test_a_new_task_is_pending_with_the_columns_own_defaults(conn: Connect
         "last_error": None,
         "next_retry_at": None,
         "fence": 0,
+        "traceparent": None,
     }
 
 

@@ -134,6 +134,7 @@ def test_tasks_has_the_columns_of_the_seed_and_a_fence(db: Database) -> None:
         ("last_error", "text", False, None),
         ("next_retry_at", "timestamp without time zone", False, None),
         ("fence", "bigint", True, "0"),
+        ("traceparent", "text", False, None),
     ]
 
 
@@ -148,6 +149,7 @@ def test_workers_has_the_columns_of_the_seed_and_what_it_serves(db: Database) ->
         ("is_leader", "boolean", True, "false"),
         ("leader_until", "timestamp without time zone", False, None),
         ("serves", "text[]", True, "'{}'::text[]"),
+        ("shares", "jsonb", True, "'{}'::jsonb"),
     ]
 
 
@@ -179,6 +181,7 @@ def test_tasks_has_the_indexes_of_the_seed_a_second_lane_and_the_held_rows(db: D
         "idx_tasks_due_retry": f"CREATE INDEX idx_tasks_due_retry {on} (priority DESC, next_retry_at)"
         f" WHERE (({pending}) AND (next_retry_at IS NOT NULL))",
         "idx_tasks_status": f"CREATE INDEX idx_tasks_status {on} (status)",
+        "idx_tasks_created_at": f"CREATE INDEX idx_tasks_created_at {on} (created_at)",
         "idx_tasks_type_status": f"CREATE INDEX idx_tasks_type_status {on} (type, status)",
         "idx_tasks_worker_id": f"CREATE INDEX idx_tasks_worker_id {on} (worker_id)"
         " WHERE (worker_id IS NOT NULL)",

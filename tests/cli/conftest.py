@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from cli.kit import APP, COMMAND, Done, Query, Run, Start, run
+from cli.kit import APP, COMMAND, Done, Query, Run, Show, Start, Terminal, run
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def environment(bare_environment: dict[str, str], database_url: str) -> dict[str
         "HOLDFAST_DATABASE_URL": database_url,
         "HOLDFAST_PROFILE": "test",
         "HOLDFAST_POLL_INTERVAL": "50ms",
+        "HOLDFAST_PORT": "0",
     }
 
 
@@ -81,6 +82,20 @@ def start(folder: Path, environment: dict[str, str]) -> Iterator[Start]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def terminal(folder: Path, environment: dict[str, str]) -> Iterator[Show]:
+    """`terminal("top")` starts a command in a terminal of its own."""
+    opened: list[Terminal] = []
+
+    def terminal(*arguments: str, env: dict[str, str] | None = None) -> Terminal:
+        opened.append(Terminal(arguments, environment | (env or {}), folder))
+        return opened[-1]
+
+    yield terminal
+    for one in opened:
+        one.close()
 
 
 @pytest.fixture

@@ -88,3 +88,16 @@ def test_db_sql_prints_what_psql_can_run(holdfast: Run, empty_database_url: str)
     wrong = holdfast("db", "sql", "9999", bare=True)
     assert (wrong.code, wrong.out) == (2, "")
     assert "there is no revision 9999" in wrong.err
+
+
+def test_every_migration_is_told_as_it_begins(holdfast: Run, empty_database_url: str) -> None:
+    env = {"HOLDFAST_DATABASE_URL": empty_database_url}
+    done = holdfast("db", "upgrade", "0002", bare=True, env=env)
+    assert (done.code, done.out) == (0, "none → 0002\n")
+    first, second = done.err.splitlines()
+    assert first.startswith("upgrade → 0001, ")
+    assert second.startswith("upgrade 0001 → 0002, ")
+    done = holdfast("db", "downgrade", "0001", "--yes", bare=True, env=env)
+    assert (done.code, len(done.err.splitlines())) == (0, 1)
+    assert done.err.startswith("downgrade 0002 → 0001")
+    assert holdfast("db", "upgrade", "--json", bare=True, env=env).err == ""

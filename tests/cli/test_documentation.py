@@ -9,6 +9,7 @@ from typing import Any
 import typer.main
 
 from holdfast import errors
+from holdfast.cli import jobs, watch
 from holdfast.cli.program import program
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -38,24 +39,32 @@ def test_the_document_has_every_command_with_every_option_and_argument() -> None
             if getattr(parameter, "hidden", False) or parameter.name == "help":
                 continue
             for spelling in parameter.opts if parameter.opts[0].startswith("-") else [parameter.name.upper()]:
-                shown = {"FOR_": "--for", "IDS": "ID"}.get(spelling, spelling)
+                shown = {"FOR_": "--for", "IDS": "ID", "LINES": "--from"}.get(spelling, spelling)
                 assert f"`{shown}" in text or f" {shown}" in text or f"[{shown}" in text, (
                     f"{path}: {shown} is not documented"
                 )
 
 
 def test_every_command_that_prints_data_knows_json() -> None:
-    live = {"holdfast up", "holdfast worker"}  # they show what happens; their logs can be JSON
+    # They show what happens, and their logs can be JSON; a script is a script.
+    live = {"holdfast up", "holdfast worker", "holdfast serve", "holdfast completion"}
     for path, command in commands(typer.main.get_command(program)):
         assert path in live or "--json" in [
             spelling for parameter in command.params for spelling in parameter.opts
         ]
 
 
+def test_the_document_has_the_exit_codes_of_watch() -> None:
+    assert f"| {watch.NOT_YET} | not yet" in DOCUMENT
+    assert f"| `NOT_YET` | {watch.NOT_YET} |" in DOCUMENT
+    taken = {kind.exit_code for kind in errors.HoldfastError.__subclasses__()} | {jobs.UNTRUE}
+    assert watch.NOT_YET not in taken
+
+
 def test_the_document_has_every_error_with_its_exit_code() -> None:
     tree = [errors.HoldfastError]
     for kind in tree:
-        tree += kind.__subclasses__()
+        tree += [one for one in kind.__subclasses__() if one.__module__ == errors.__name__]  # not the API's
     for kind in tree:
         if "code" in vars(kind) and kind is not errors.HoldfastError:
             assert f"| `{kind.code}` | {kind.exit_code} |" in DOCUMENT, f"{kind.code} is not documented"

@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from cli.kit import Done, Query, Run
-from holdfast.cli import jobs, output
+from holdfast.cli import output, progress
 from holdfast.engine.store import Store
 from holdfast.engine.values import Fault, Move
 from ledgers import ERRANDS, ERRANDS_DDL, ERRANDS_SAMPLE, JOB, ORG, after
@@ -139,15 +139,15 @@ def test_a_ledger_without_a_journal_has_nothing_to_verify(holdfast: Run) -> None
 def test_a_long_verification_tells_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(jobs, "EVERY", 0)
-    with jobs._progress(ERRANDS, 2000) as tell:
-        tell(1000, 12_345)
+    monkeypatch.setattr(progress, "EVERY", 0)
+    with progress.told("rows of errands", 2000) as tell:
+        tell(1000, "12,345 events")
     assert capsys.readouterr() == ("", "1,000 of 2,000 rows of errands, 12,345 events\n")
     screen = Console(file=io.StringIO(), force_terminal=True, width=100)
     monkeypatch.setattr(output, "terminal", lambda: True)
     monkeypatch.setattr(output, "console", lambda: screen)
-    with jobs._progress(ERRANDS, 2000) as tell:
-        tell(1000, 12_345)
+    with progress.told("rows of errands", 2000) as tell:
+        tell(1000, "12,345 events")
     shown: Any = screen.file
     assert "12,345 events" in shown.getvalue()
     assert "1000/2000" in shown.getvalue()

@@ -1,4 +1,4 @@
-"""Logs, times and cells: what is printed cannot lie about time or move anybody's cursor."""
+"""Logs, times and cells: what is printed cannot lie about time, move anybody's cursor, or be lost unsaid."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import doctest
 import io
 import json
 import logging
-from collections.abc import Iterator
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
+from cli.kit import COMMAND, Done, Query, Start
 from holdfast import logs
 from holdfast.cli import options, output
 
@@ -83,3 +87,84 @@ def test_a_second_configuration_replaces_the_first() -> None:
         logging.getLogger("holdfast").warning("hello")
     assert first.getvalue() == ""
     assert second.getvalue().endswith("hello\n")
+
+
+# -- streams that are closed, full, or no longer read ----------------------------------------------------
+
+
+@pytest.fixture
+def shell(folder: Path, environment: dict[str, str]) -> Callable[[str], Done]:
+    """`shell("holdfast stats | head -1")`: a line of bash, with pipefail."""
+    command = f'set -o pipefail; holdfast() {{ {shlex.join(COMMAND)} "$@"; }}; '
+
+    def shell(line: str) -> Done:
+        done = subprocess.run(
+            ["bash", "-c", command + line],
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert "Traceback" not in done.stdout + done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return shell
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("holdfast top --once >&-", 0),
+        ("holdfast top --once >&- 2>&- <&-", 0),
+        ("holdfast top --once 2>&- >/dev/null", 0),
+        ("holdfast stats nope 2>&-", 2),
+        ("holdfast stats nope >&- 2>&-", 2),
+        ("holdfast stats nope 2>/dev/full", 2),
+        ("holdfast requeue tasks --kind x --yes <&-", 0),
+    ],
+)
+def test_a_stream_that_is_closed_or_full_changes_no_exit_code(
+    shell: Callable[[str], Done], line: str, code: int
+) -> None:
+    done = shell(line)
+    assert (done.code, done.err) == (code, "")
+
+
+@pytest.mark.parametrize("line", ["stats --json", "list tasks --limit 1000", "top --once", "version"])
+def test_a_full_disk_is_told_of_standard_output(
+    shell: Callable[[str], Done], query: Query, line: str
+) -> None:
+    query("insert into tasks (type) select repeat('x', 200) from generate_series(1, 100)")
+    done = shell(f"holdfast {line} >/dev/full")
+    assert done.code == 1
+    told = json.loads(done.err)["message"] if "--json" in line else done.err
+    assert told.removeprefix("holdfast: ").strip() == "standard output: No space left on device"
+    if "--json" in line:
+        assert json.loads(done.err)["code"] == "SYSTEM"
+
+
+@pytest.mark.parametrize(
+    "line", ["list tasks --limit 1000", "list tasks --limit 1000 --json", "top --once", "stats", "--help"]
+)
+def test_a_reader_that_has_read_enough_is_no_error(
+    shell: Callable[[str], Done], query: Query, line: str
+) -> None:
+    query("insert into tasks (type) select repeat('x', 200) from generate_series(1, 1000)")
+    done = shell(f"holdfast {line} | head -c 1")
+    assert (done.code, done.err) == (0, "")
+
+
+def test_watch_ends_when_nobody_reads_it_any_more(start: Start, query: Query) -> None:
+    query("insert into tasks (type) values ('never')")
+    ((row,),) = query("select id::text from tasks")
+    process = start("watch", "tasks", row)
+    assert process.stdout
+    assert process.stderr
+    assert process.stdout.readline().split()[1:] == ["pending"]
+    process.stdout.close()
+    query("update tasks set status = 'claimed'")
+    assert process.wait(30) == 0
+    assert process.stderr.read() == ""

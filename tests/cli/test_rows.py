@@ -80,7 +80,7 @@ def test_list_goes_on_from_page_to_page_until_it_has_what_was_asked_for(holdfast
 @pytest.mark.parametrize("limit", ["0", "1001"])
 def test_a_limit_outside_of_one_to_a_thousand_is_refused(holdfast: Run, limit: str) -> None:
     done = holdfast("list", "tasks", "--limit", limit)
-    assert (done.code, done.err) == (2, f"holdfast: limit: must lie between 1 and 1000, not {limit}\n")
+    assert (done.code, done.err) == (2, f"holdfast: --limit: must lie between 1 and 1000, not {limit}\n")
 
 
 def test_list_is_a_plain_table_when_nobody_looks(holdfast: Run, query: Query) -> None:
@@ -225,3 +225,21 @@ def test_cancel_by_filter_leaves_what_its_state_protects(holdfast: Run, query: Q
     assert done.data["count"] == 0
     assert holdfast("requeue", "tasks", "--state", "failed", "--yes").out == "2 requeued\n"
     assert holdfast("requeue", "tasks", query("select id::text from tasks limit 1")[0][0]).code == 5
+
+
+def test_a_dry_run_on_a_full_table_does_not_count_it(holdfast: Run, query: Query) -> None:
+    query(
+        "insert into tasks (type, status, payload, completed_at) "
+        "select 'old', 'failed', to_jsonb(repeat('x', 1000)), now() from generate_series(1, 60000)"
+    )
+    query("analyze tasks")
+    dry = holdfast("requeue", "tasks", "--kind", "old", "--dry-run")
+    assert (dry.code, dry.err) == (0, "")
+    assert re.fullmatch(r"≈[\d,]+ would be requeued\n", dry.out)
+    told = holdfast("requeue", "tasks", "--kind", "old", "--dry-run", "--json").data
+    assert (told["exact"], told["dry_run"]) == (False, True)
+    assert 50_000 < told["count"] < 70_000
+    refused = holdfast("requeue", "tasks", "--kind", "old")
+    assert (refused.code, refused.out) == (2, "")
+    assert "to requeue ≈" in refused.err
+    assert query("select distinct status::text from tasks") == [("failed",)]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
 import signal
-import struct
+import socket
 import subprocess
-import termios
+import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
+import httpx
+import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
-from cli.kit import COMMAND, Query, Run, Start
+from cli.kit import Query, Run, Show, Start
 from conftest import Eventually, make_home, remove_home
 from holdfast import demo
 from holdfast.cli.up import DEMO
@@ -33,18 +32,20 @@ def home() -> Iterator[Path]:
 
 
 def test_up_runs_on_an_embedded_server_and_stops_it_again(holdfast: Run, home: Path) -> None:
-    done = holdfast("up", "--for", "8", bare=True, env={"HOLDFAST_HOME": str(home)})
+    done = holdfast("up", "--for", "8", bare=True, env={"HOLDFAST_HOME": str(home), "HOLDFAST_PORT": "0"})
     assert (done.code, done.err) == (0, "")
-    intro = done.out.splitlines()[:10]
+    intro = done.out.splitlines()[:16]
     assert "is running: a worker with the handlers of holdfast.demo:app" in intro[0]
     assert "`holdfast db url`" in intro[1]
     assert str(home / "postgres") in intro[2] or "/var/lib/holdfast" in intro[2]
-    assert "Ctrl-C" in intro[4]
-    for command in ("list job", "show job ID", "job timeline ID", "requeue job ID"):
-        assert any(line.startswith(f"  holdfast {command}  ") for line in intro[6:])
+    assert re.fullmatch(r"  dashboard http://127\.0\.0\.1:\d+", intro[4])
+    assert intro[6] == f"  token     {(home / 'token').read_text().strip()}"
+    assert "Ctrl-C" in intro[8]
+    for command in ("top", "list job", "show job ID", "job timeline ID", "requeue job ID"):
+        assert any(line.startswith(f"  holdfast {command}  ") for line in intro[10:])
     assert re.search(r"^\S+Z tasks \S+ email:send completed", done.out, re.MULTILINE)
     assert re.search(r"^\S+Z job \S+ mock_process succeeded", done.out, re.MULTILINE)
-    assert re.search(r"^job: .*; tasks: .* · \d+\.\d/s · \d workers?$", done.out, re.MULTILINE)
+    assert re.search(r"^job: .*; tasks: .* · \d+ finished/min · \d workers?$", done.out, re.MULTILINE)
     assert done.out.splitlines()[-1] == "stopped, and PostgreSQL with it; the data stays"
     assert not embedded.status(home).running
     assert "works for job, tasks" in (home / "holdfast.log").read_text()
@@ -77,12 +78,7 @@ def test_demo_jobs_are_of_several_organisations_and_some_must_fail() -> None:
     assert sum(item.key is not None for item in some) == 4
 
 
-def test_a_terminal_gets_one_screen_that_is_redrawn_in_place(
-    folder: Path, environment: dict[str, str], query: Query
-) -> None:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    settings = environment | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+def test_a_terminal_gets_one_screen_that_is_redrawn_in_place(terminal: Show, query: Query) -> None:
     query("insert into tasks (type, status, completed_at) values ('odd\x1b[2J', 'failed', now())")
     query(
         "with held as (insert into job (org_id, type, status, worker_id, started_at) "
@@ -90,31 +86,94 @@ def test_a_terminal_gets_one_screen_that_is_redrawn_in_place(
         "insert into job_event (job_id, next_status, detail_json) "
         """select id, 'running', '{"stage": "indexing", "progress": 66}' from held"""
     )
-    process = subprocess.Popen(
-        [*COMMAND, "up", "--for", "2"], stdin=theirs, stdout=theirs, stderr=theirs, env=settings, cwd=folder
-    )
-    os.close(theirs)
-    printed = b""
-    with suppress(OSError), os.fdopen(ours, "rb", buffering=0) as screen:  # EIO: nobody is left to write
-        while part := screen.read(65536):
-            printed += part
-    assert process.wait(30) == 0
-    text = printed.decode()
+    shown = terminal("up", "--for", "2", env={"HOLDFAST_PROFILE": "local"})
+    assert shown.end() == 0
+    text = shown.text
     for words in (
         "Ledgers",
-        "indexing  66 %",
+        "indexing  66 %  by somebody",
         "list job",
         "At work",
         "Last finished",
         "Workers",
-        "finished/s",
+        "finished/min",
         "odd\\x1b[2J",
     ):
         assert words in text
     assert text.count("Holdfast ") == 1
+    token = re.findall(r"token +(hf_\S+)", text)[0]
+    assert text.count(token) > 2  # at the beginning, and on the screen whenever it is drawn
+    assert text.count("dashboard http://127.0.0.1:") > 2
     assert "works for" not in text  # that is in the log
     assert "WARNING" not in text
     assert text.rstrip().endswith("stopped")
+
+
+def test_up_looks_again_soon_after_the_database_was_away(
+    terminal: Show, query: Query, postgres: str, eventually: Eventually
+) -> None:
+    ((name,),) = query("select current_database()")
+    env = {"HOLDFAST_APP": "shop:app", "HOLDFAST_DB_ACQUIRE_TIMEOUT_SECONDS": "2s"}
+    shown = terminal("up", "--no-demo", env=env)
+    eventually(lambda: query("select 1 from workers"))
+    shown.until("heartbeat")
+    with psycopg.connect(postgres, autocommit=True) as server:
+        allow = SQL("alter database {} allow_connections {}")
+        server.execute(allow.format(Identifier(name), SQL("false")))
+        server.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+        shown.until("the database does not answer; trying again")  # at once: connections were broken
+        shown.until("the database does not answer; trying again", after=len(shown.text))  # waited in vain
+        server.execute(allow.format(Identifier(name), SQL("true")))
+    began = time.monotonic()
+    shown.until("Ledgers", after=len(shown.text))
+    assert time.monotonic() - began < 10  # it slept for ten times the two seconds that the failed look took
+    shown.process.send_signal(signal.SIGTERM)
+    assert shown.end() == 0
+
+
+def test_the_dashboard_is_served_beside_the_worker(
+    start: Start, folder: Path, eventually: Eventually
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        process = start("up", env={"HOLDFAST_PROFILE": "local", "HOLDFAST_PORT": port})
+        assert process.stdout
+        told = dict(line.split(maxsplit=1) for line in iter(process.stdout.readline, "  stop      Ctrl-C\n"))
+    address, note = told["dashboard"].strip().split(" ", 1)
+    assert note == f"(port {port} is taken)"
+    headers = {"Authorization": f"Bearer {told['token'].strip()}"}
+    with httpx.Client(base_url=address, headers=headers, timeout=30) as client:
+        eventually(lambda: client.get("/api/overview").json()["workers"])
+        with client.stream("GET", "/api/ledgers/job/stream") as stream:
+            assert stream.status_code == 200
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    assert out.splitlines()[-1] == "stopped"
+
+
+def test_a_web_server_that_ends_by_itself_ends_up_with_an_error(
+    start: Start, folder: Path, query: Query
+) -> None:
+    (folder / "faulty.py").write_text(
+        "from contextlib import asynccontextmanager\n"
+        "from holdfast import Holdfast\n"
+        "class Faulty(Holdfast):\n"
+        "    @asynccontextmanager\n"
+        "    async def _lifespan(self, _):\n"
+        "        raise RuntimeError('no web today')\n"
+        "        yield\n"
+        "app = Faulty()\n"
+        "@app.handler('x')\n"
+        "async def x() -> None: ...\n"
+    )
+    process = start("up", "--app", "faulty:app")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.startswith("holdfast: the web server could not start (")
+    assert out.splitlines()[-1] == "stopped"
+    assert "no web today" in (folder / "home" / "holdfast.log").read_text()
+    assert query("select count(*) from workers") == [(0,)]
 
 
 def test_sigterm_stops_up_and_its_worker_in_good_order(
@@ -149,5 +208,5 @@ def test_a_worker_that_dies_ends_up_with_an_error(start: Start, query: Query, ev
     subprocess.run(["kill", "-9", worker], check=True)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "the worker ended by itself, with exit code -9" in err
+    assert err.startswith("holdfast: the worker ended by itself, with exit code -9 (")
     assert out.splitlines()[-1] == "stopped"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.db import embedded
+from holdfast.db import database as database_module
+from holdfast.db import embedded, migrate
 from holdfast.db.database import Database, open_database
 from holdfast.db.settings import Settings
 from holdfast.errors import DatabaseUnavailable
@@ -126,3 +129,24 @@ async def test_listen_goes_past_a_pooler_or_nowhere(settings: Settings):
         assert database.listen_url == settings.database_url
         async with await database.connect_direct("doorbell") as connection:
             assert "options" in connection.info.get_parameters()
+
+
+def test_the_newest_migration_is_known_by_its_name() -> None:
+    """Without Alembic, which a start with an up-to-date schema needs not import."""
+    assert database_module.head() == migrate.head()
+
+
+def test_a_start_on_an_up_to_date_schema_imports_no_alembic(database_url: str, tmp_path: Path) -> None:
+    program = """
+import asyncio, sys
+from holdfast import Holdfast
+async def main():
+    async with Holdfast(): pass
+asyncio.run(main())
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"alembic", "sqlalchemy", "fastapi"}))
+"""
+    env = {**os.environ, "HOLDFAST_DATABASE_URL": database_url, "HOLDFAST_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace as changed
 
@@ -36,16 +37,14 @@ from ledgers import (
     Connection,
     Sample,
     after,
+    claim_all,
+    every_sample,
     json_of,
+    over,
 )
 
 LONG = 2e6  # seconds: later than any wait that a test asked for
 PERSONS: tuple[Verb, ...] = ("cancel", "requeue")
-
-
-def over(condition: Callable[[Sample], object]) -> pytest.MarkDecorator:
-    """Runs a test on those samples that have a feature."""
-    return pytest.mark.parametrize("sample", [s for s in SAMPLES if condition(s)], ids=str)
 
 
 @pytest.fixture
@@ -53,20 +52,15 @@ def database_url(ledgers_url: str) -> str:
     return ledgers_url
 
 
-every_sample = over(lambda sample: True)
-
-
-async def claim_all(
-    sample: Sample, conn: Connection, owner: str = "w1", limit: int = 100, at: float = 10, **how: Any
-) -> list[Claimed]:
-    """Claims, and starts where the ledger has a start: these rows' handlers may be called."""
-    store = sample.store()
-    return await store.start(conn, await store.claim(conn, owner, limit, now=after(at), **how), now=after(at))
-
-
 async def claim_one(sample: Sample, conn: Connection, owner: str = "w1", at: float = 10) -> Claimed:
     (claim,) = await claim_all(sample, conn, owner, 1, at)
     return claim
+
+
+def forgetful(claim: Claimed) -> Claimed:
+    """The claim as others find it: only the one who took the row was told how long it had waited."""
+    assert claim.waited > 0
+    return msgspec.structs.replace(claim, waited=0.0)
 
 
 # -- every state meets every verb ------------------------------------------------------------------------
@@ -865,7 +859,9 @@ async def test_the_rows_of_a_worker_are_those_that_it_holds_and_no_others(
     await claim_all(sample, conn, "host-11", 2)
     await store.move(conn, [Move(verb="finish", claim=mine[0])], now=after(11))
     held = await store.held_by(conn, ["host-1", "host-9"])
-    assert sorted(held, key=lambda claim: claim.id) == sorted(mine[1:], key=lambda claim: claim.id)
+    assert sorted(held, key=lambda claim: claim.id) == sorted(
+        (forgetful(claim) for claim in mine[1:]), key=lambda claim: claim.id
+    )
     other = await connect()
     async with other.transaction():
         await store.move(other, [Move(verb="finish", claim=mine[1])])
@@ -908,7 +904,7 @@ async def test_orphans_are_rows_of_unknown_workers_held_too_long(conn: Connectio
     assert await orphans(40.002) == [ghost.id]
     assert set(await orphans(41, ())) == {ghost.id, known.id}
     (found,) = await store.orphans(conn, ["known"], orphaned=30, nameless=600, now=after(41))
-    assert found == ghost
+    assert found == forgetful(ghost)
     assert await store.move(conn, [decide_lost(sample.ledger, found)], now=after(41)) == {ghost.id}
     assert await orphans(41) == []
 

@@ -94,7 +94,8 @@ with clock as materialized (
 "lane_due" as materialized (
     select lane.*
     from unnest(%(queues)s::text[]) as q (name), lateral (
-        select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."run_at" as "rank_1", (select now from clock) as now
+        select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."run_at" as "rank_1", (select now from clock) as now,
+            extract(epoch from (select now from clock) - greatest(least(greatest(t."run_at", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
         from "job" as t
         where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
         order by t."priority" desc, t."run_at"
@@ -112,7 +113,7 @@ moved as (
     set "status" = 'running', "worker_id" = %(owner)s, "fence" = t."fence" + 1, "started_at" = coalesce(t."started_at", greatest(m.now, t."updated_at")), "updated_at" = greatest(m.now, t."updated_at")
     from picked as m
     where t."id" = m.key
-    returning t."id", t."type", t."payload", t."status", t."worker_id", t."fence", t."attempt", t."max_attempts", t."backoff_policy", t."org_id", t."run_at", t."updated_at"
+    returning t."id", t."type", t."payload", t."status", t."worker_id", t."fence", t."attempt", t."max_attempts", t."backoff_policy", t."org_id", t."traceparent", t."run_at", t."updated_at"
 ),
 hops (start, step, prev, next) as (
     values ('queued'::text, 0, 'queued'::text, 'running'::text), ('failed'::text, 0, 'failed'::text, 'queued'::text), ('failed'::text, 1, 'queued'::text, 'running'::text)
@@ -126,7 +127,7 @@ told as (
     join hops as h on h.start is not distinct from m.prev
     order by t."id", h.step
 )
-select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", t."backoff_policy"::text as "policy", t."org_id" as "tenant"
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", t."backoff_policy"::text as "policy", t."org_id" as "tenant", t."traceparent" as "trace", p.waited
 from moved as t join picked as p on p.key = t."id"
 order by "rank_0" desc, "rank_1";
 
@@ -541,14 +542,14 @@ from "job" as t join unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[]) as m
 where t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('running');
 
 -- held by workers that are gone
-select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", t."backoff_policy"::text as "policy", t."org_id" as "tenant"
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", t."backoff_policy"::text as "policy", t."org_id" as "tenant", t."traceparent" as "trace"
 from "job" as t
 where t."status" in ('running') and t."worker_id"::text = any(%(owners)s::text[])
 order by t."id"
 for no key update of t skip locked;
 
 -- orphans
-select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", t."backoff_policy"::text as "policy", t."org_id" as "tenant"
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", t."backoff_policy"::text as "policy", t."org_id" as "tenant", t."traceparent" as "trace"
 from "job" as t
 where t."status" in ('running')
     and (
@@ -561,7 +562,7 @@ limit %(limit)s
 for no key update of t skip locked;
 
 -- get
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", case when starts_with(t."last_error_message", t."last_error_code" || ':') then t."last_error_message"::text else nullif(concat_ws(': ', t."last_error_code", t."last_error_message"), '') end as "error", to_jsonb(t.*) - 'payload' as "columns", t."org_id" as "tenant", case when t."run_at" is not null then greatest(least(t."run_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "updated", null::timestamptz as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "started", case when t."finished_at" is not null then greatest(least(t."finished_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "finished",
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", case when starts_with(t."last_error_message", t."last_error_code" || ':') then t."last_error_message"::text else nullif(concat_ws(': ', t."last_error_code", t."last_error_message"), '') end as "error", to_jsonb(t.*) - 'payload' as "columns", t."org_id" as "tenant", t."traceparent" as "trace", case when t."run_at" is not null then greatest(least(t."run_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "updated", null::timestamptz as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "started", case when t."finished_at" is not null then greatest(least(t."finished_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "finished",
     case when t."status" = 'succeeded' then (
         select e."detail_json" -> 'result' from "job_event" as e
         where e."job_id" = t."id" and e."next_status" = 'succeeded' order by e."ts" desc, e."seq" desc limit 1
@@ -612,7 +613,7 @@ with picked as materialized (
     order by t."created_at" desc, t."id" desc
     limit %(limit)s
 )
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", case when starts_with(t."last_error_message", t."last_error_code" || ':') then t."last_error_message"::text else nullif(concat_ws(': ', t."last_error_code", t."last_error_message"), '') end as "error", to_jsonb(t.*) - 'payload' as "columns", t."org_id" as "tenant", case when t."run_at" is not null then greatest(least(t."run_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "updated", null::timestamptz as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "started", case when t."finished_at" is not null then greatest(least(t."finished_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "finished"
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", case when starts_with(t."last_error_message", t."last_error_code" || ':') then t."last_error_message"::text else nullif(concat_ws(': ', t."last_error_code", t."last_error_message"), '') end as "error", to_jsonb(t.*) - 'payload' as "columns", t."org_id" as "tenant", t."traceparent" as "trace", case when t."run_at" is not null then greatest(least(t."run_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "updated", null::timestamptz as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "started", case when t."finished_at" is not null then greatest(least(t."finished_at", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as "finished"
 from picked as p join "job" as t on t."id" = p.key
 order by t."created_at" desc, t."id" desc;
 
@@ -629,3 +630,112 @@ from "job" as t
 where t."created_at" >= %(created_after)s::timestamptz
 group by 1, 2
 order by 1, 2;
+
+-- stats
+select t."status"::text as state, count(*) as rows, case when min(t."created_at") is not null then greatest(least(min(t."created_at"), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as oldest, case when (min(t."run_at") filter (where t."status" in ('queued', 'failed'))) is not null then greatest(least((min(t."run_at") filter (where t."status" in ('queued', 'failed'))), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as due
+from "job" as t
+where true
+group by 1;
+
+-- depth: the size of the table
+select coalesce(
+    (select sum(pg_relation_size(part.relid)) from pg_partition_tree('"job"'::regclass) as part),
+    pg_relation_size('"job"'::regclass)
+)::bigint;
+
+-- depth, of one state
+select count(*) as rows, case when min(t."created_at") is not null then greatest(least(min(t."created_at"), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as oldest, case when (min(t."run_at") filter (where t."status" in ('queued', 'failed'))) is not null then greatest(least((min(t."run_at") filter (where t."status" in ('queued', 'failed'))), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as due
+from (select t."status", t."created_at", t."updated_at", t."run_at" from "job" as t where t."status" = %(state)s::job_status limit %(limit)s) as t;
+
+-- head
+with recursive clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+),
+"queues_due" (name) as (
+    (select t."queue" from "job" as t where t."status" in ('queued', 'failed') order by t."queue" limit 1)
+    union all
+    select (
+        select t."queue" from "job" as t where t."status" in ('queued', 'failed') and t."queue" > q.name order by t."queue" limit 1
+    )
+    from "queues_due" as q where q.name is not null
+),
+"lane_due" as materialized (
+    select lane.*
+    from "queues_due" as q, lateral (
+        select greatest(t."run_at", t."created_at") as since
+        from "job" as t
+        where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[])) and t."run_at" >= '-infinity'
+        order by t."priority" desc, t."run_at"
+        limit %(limit)s
+    ) as lane
+)
+select case when min(lane.since) is not null then greatest(least(min(lane.since), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as since from (select * from "lane_due") as lane;
+
+-- ahead
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+),
+"lane_due" as materialized (
+    select lane.*
+    from unnest(%(queues)s::text[]) as q (name), lateral (
+        select t."id" as key, t."priority" as "rank_0", t."run_at" as "rank_1"
+        from "job" as t
+        where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[])) and t."run_at" >= '-infinity'
+        order by t."priority" desc, t."run_at"
+        limit %(limit)s
+    ) as lane
+),
+ranked as (
+    select lane.key, row_number() over (order by "rank_0" desc, "rank_1") as place from (select * from "lane_due") as lane
+)
+select count(*) as seen, min(place) filter (where key = %(id)s) as place from ranked;
+
+-- touched
+with touched as materialized (
+    select t."status"::text as state, t.xmax as by from "job" as t where t."id" = %(id)s
+),
+touchers as materialized (
+    select by from touched
+    union
+    select m.xid
+    from touched, pg_get_multixact_members(
+        case
+            when mxid_age(by) between 1 and (select max(mxid_age(datminmxid)) from pg_database) then by
+        end
+    ) as m (xid, mode)
+    where m.mode <> 'keysh'
+)
+select touched.state, lock.transactionid is not null as locked, lock.pid, a.application_name as program,
+    a.usename as login, a.state as session,
+    extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds
+from touched
+left join pg_locks as lock
+    on lock.locktype = 'transactionid' and lock.granted and lock.mode = 'ExclusiveLock'
+    and lock.transactionid in (select by from touchers) and lock.pid is distinct from pg_backend_pid()
+left join pg_stat_activity as a on a.pid = lock.pid
+order by a.xact_start nulls last
+limit 1;
+
+-- held since
+select case when max(e."ts") is not null then greatest(least(max(e."ts"), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as since
+from "job_event" as e
+where e."job_id" = %(id)s and e."next_status" in ('running') and e."prev_status" is distinct from e."next_status";
+
+-- marks
+select t."id" as key, concat_ws(' ', t."status", t."worker_id", t."fence", t."updated_at", t."finished_at", t."attempt", t."run_at", (select max(e."seq") from "job_event" as e where e."job_id" = t."id")) as mark
+from "job" as t
+where t."id" = any(%(keys)s::uuid[]);
+
+-- held, by worker
+select t."worker_id"::text as holder, count(*) as rows
+from "job" as t
+where t."status" = 'running'
+group by 1;
+
+-- changes
+select e."job_id" as id, e."seq" as seq, case when e."ts" is not null then greatest(least(e."ts", '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as at, e."prev_status" as prev, e."next_status" as next,
+    coalesce(e."detail_json", '{}') as detail
+from "job_event" as e join "job" as t on t."id" = e."job_id"
+where (e."ts", e."seq") > (%(since)s::timestamptz, %(after)s) and true
+order by e."ts", e."seq"
+limit %(limit)s;

@@ -68,7 +68,8 @@ with clock as materialized (
     select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now
 ),
 "lane_shelf" as materialized (
-    select t."parcel_no" as key, t."stage"::text as prev, t."shelved_ms" as "rank_0", (select now from clock) as now
+    select t."parcel_no" as key, t."stage"::text as prev, t."shelved_ms" as "rank_0", (select now from clock) as now,
+        ((select now from clock) - greatest(least(greatest(t."shelved_ms", t."shelved_ms"), (select now from clock)), 0)) / 1000.0::float8 as waited
     from "parcels" as t
     where t."stage" = 'shelved' and t."not_before" is null and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[]))
     order by t."shelved_ms"
@@ -76,7 +77,8 @@ with clock as materialized (
     for no key update of t skip locked
 ),
 "lane_later" as materialized (
-    select t."parcel_no" as key, t."stage"::text as prev, t."not_before" as "rank_0", (select now from clock) as now
+    select t."parcel_no" as key, t."stage"::text as prev, t."not_before" as "rank_0", (select now from clock) as now,
+        ((select now from clock) - greatest(least(greatest(t."not_before", t."shelved_ms"), (select now from clock)), 0)) / 1000.0::float8 as waited
     from "parcels" as t
     where t."stage" = 'shelved' and t."not_before" is not null and t."not_before" <= (select now from clock) and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[]))
     order by t."not_before"
@@ -95,7 +97,7 @@ moved as (
     where t."parcel_no" = m.key
     returning t."parcel_no", t."service", t."slip", t."stage", t."courier", t."tries"
 )
-select t."parcel_no" as "id", t."service"::text as "kind", (t."slip")::text as "payload", t."stage"::text as "state", t."courier"::text as "owner", coalesce(substring(t."courier" from '/([0-9]{1,18})$')::bigint, 0) as "fence", t."tries" as "attempts", 2::int as "limit"
+select t."parcel_no" as "id", t."service"::text as "kind", (t."slip")::text as "payload", t."stage"::text as "state", t."courier"::text as "owner", coalesce(substring(t."courier" from '/([0-9]{1,18})$')::bigint, 0) as "fence", t."tries" as "attempts", 2::int as "limit", p.waited
 from moved as t join picked as p on p.key = t."parcel_no"
 order by "rank_0";
 
@@ -316,7 +318,7 @@ with picked as materialized (
     order by t."shelved_ms" desc, t."parcel_no" desc
     limit %(limit)s
 )
-select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) - 'slip' as "columns", null::text as "tenant", case when t."not_before" is not null then to_timestamp(greatest(least(t."not_before", 253402300799999), -62135596800000) / 1000.0) end as "due", case when t."shelved_ms" is not null then to_timestamp(greatest(least(t."shelved_ms", 253402300799999), -62135596800000) / 1000.0) end as "created", null::timestamptz as "updated", null::timestamptz as "claimed", case when t."moving_ms" is not null then to_timestamp(greatest(least(t."moving_ms", 253402300799999), -62135596800000) / 1000.0) end as "started", case when t."done_ms" is not null then to_timestamp(greatest(least(t."done_ms", 253402300799999), -62135596800000) / 1000.0) end as "finished"
+select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) - 'slip' as "columns", null::text as "tenant", null::text as "trace", case when t."not_before" is not null then to_timestamp(greatest(least(t."not_before", 253402300799999), -62135596800000) / 1000.0) end as "due", case when t."shelved_ms" is not null then to_timestamp(greatest(least(t."shelved_ms", 253402300799999), -62135596800000) / 1000.0) end as "created", null::timestamptz as "updated", null::timestamptz as "claimed", case when t."moving_ms" is not null then to_timestamp(greatest(least(t."moving_ms", 253402300799999), -62135596800000) / 1000.0) end as "started", case when t."done_ms" is not null then to_timestamp(greatest(least(t."done_ms", 253402300799999), -62135596800000) / 1000.0) end as "finished"
 from picked as p join "parcels" as t on t."parcel_no" = p.key
 order by t."shelved_ms" desc, t."parcel_no" desc;
 
@@ -328,7 +330,7 @@ with picked as materialized (
     order by t."shelved_ms" desc, t."parcel_no" desc
     limit %(limit)s
 )
-select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) - 'slip' as "columns", null::text as "tenant", case when t."not_before" is not null then to_timestamp(greatest(least(t."not_before", 253402300799999), -62135596800000) / 1000.0) end as "due", case when t."shelved_ms" is not null then to_timestamp(greatest(least(t."shelved_ms", 253402300799999), -62135596800000) / 1000.0) end as "created", null::timestamptz as "updated", null::timestamptz as "claimed", case when t."moving_ms" is not null then to_timestamp(greatest(least(t."moving_ms", 253402300799999), -62135596800000) / 1000.0) end as "started", case when t."done_ms" is not null then to_timestamp(greatest(least(t."done_ms", 253402300799999), -62135596800000) / 1000.0) end as "finished"
+select t."parcel_no" as "id", t."service"::text as "kind", t."stage"::text as "state", t."slip" as "payload", t."courier"::text as "owner", null::bigint as "fence", t."tries" as "attempts", 2::int as "limit", t."complaint" as "error", to_jsonb(t.*) - 'slip' as "columns", null::text as "tenant", null::text as "trace", case when t."not_before" is not null then to_timestamp(greatest(least(t."not_before", 253402300799999), -62135596800000) / 1000.0) end as "due", case when t."shelved_ms" is not null then to_timestamp(greatest(least(t."shelved_ms", 253402300799999), -62135596800000) / 1000.0) end as "created", null::timestamptz as "updated", null::timestamptz as "claimed", case when t."moving_ms" is not null then to_timestamp(greatest(least(t."moving_ms", 253402300799999), -62135596800000) / 1000.0) end as "started", case when t."done_ms" is not null then to_timestamp(greatest(least(t."done_ms", 253402300799999), -62135596800000) / 1000.0) end as "finished"
 from picked as p join "parcels" as t on t."parcel_no" = p.key
 order by t."shelved_ms" desc, t."parcel_no" desc;
 
@@ -345,3 +347,99 @@ from "parcels" as t
 where t."shelved_ms" >= ceil(extract(epoch from %(created_after)s::timestamptz) * 1000)::bigint
 group by 1, 2
 order by 1, 2;
+
+-- stats
+select t."stage"::text as state, count(*) as rows, case when min(t."shelved_ms") is not null then to_timestamp(greatest(least(min(t."shelved_ms"), 253402300799999), -62135596800000) / 1000.0) end as oldest, case when (min(coalesce(t."not_before", t."shelved_ms")) filter (where t."stage" = 'shelved')) is not null then to_timestamp(greatest(least((min(coalesce(t."not_before", t."shelved_ms")) filter (where t."stage" = 'shelved')), 253402300799999), -62135596800000) / 1000.0) end as due
+from "parcels" as t
+where true
+group by 1;
+
+-- depth: the size of the table
+select coalesce(
+    (select sum(pg_relation_size(part.relid)) from pg_partition_tree('"parcels"'::regclass) as part),
+    pg_relation_size('"parcels"'::regclass)
+)::bigint;
+
+-- depth, of one state
+select count(*) as rows, case when min(t."shelved_ms") is not null then to_timestamp(greatest(least(min(t."shelved_ms"), 253402300799999), -62135596800000) / 1000.0) end as oldest, case when (min(coalesce(t."not_before", t."shelved_ms")) filter (where t."stage" = 'shelved')) is not null then to_timestamp(greatest(least((min(coalesce(t."not_before", t."shelved_ms")) filter (where t."stage" = 'shelved')), 253402300799999), -62135596800000) / 1000.0) end as due
+from (select t."stage", t."shelved_ms", t."not_before" from "parcels" as t where t."stage" = %(state)s::text limit %(limit)s) as t;
+
+-- head
+with recursive clock as materialized (
+    select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now
+),
+"lane_shelf" as materialized (
+    select greatest(t."shelved_ms", t."shelved_ms") as since
+    from "parcels" as t
+    where t."stage" = 'shelved' and t."not_before" is null and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[]))
+    order by t."shelved_ms"
+    limit %(limit)s
+),
+"lane_later" as materialized (
+    select greatest(t."not_before", t."shelved_ms") as since
+    from "parcels" as t
+    where t."stage" = 'shelved' and t."not_before" is not null and t."not_before" <= (select now from clock) and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[])) and t."not_before" >= -9223372036854775807
+    order by t."not_before"
+    limit %(limit)s
+)
+select case when min(lane.since) is not null then to_timestamp(greatest(least(min(lane.since), 253402300799999), -62135596800000) / 1000.0) end as since from (select * from "lane_shelf" union all select * from "lane_later") as lane;
+
+-- ahead
+with clock as materialized (
+    select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now
+),
+"lane_shelf" as materialized (
+    select t."parcel_no" as key, t."shelved_ms" as "rank_0"
+    from "parcels" as t
+    where t."stage" = 'shelved' and t."not_before" is null and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[]))
+    order by t."shelved_ms"
+    limit %(limit)s
+),
+"lane_later" as materialized (
+    select t."parcel_no" as key, t."not_before" as "rank_0"
+    from "parcels" as t
+    where t."stage" = 'shelved' and t."not_before" is not null and t."not_before" <= (select now from clock) and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[])) and t."not_before" >= -9223372036854775807
+    order by t."not_before"
+    limit %(limit)s
+),
+ranked as (
+    select lane.key, row_number() over (order by "rank_0") as place from (select * from "lane_shelf" union all select * from "lane_later") as lane
+)
+select count(*) as seen, min(place) filter (where key = %(id)s) as place from ranked;
+
+-- touched
+with touched as materialized (
+    select t."stage"::text as state, t.xmax as by from "parcels" as t where t."parcel_no" = %(id)s
+),
+touchers as materialized (
+    select by from touched
+    union
+    select m.xid
+    from touched, pg_get_multixact_members(
+        case
+            when mxid_age(by) between 1 and (select max(mxid_age(datminmxid)) from pg_database) then by
+        end
+    ) as m (xid, mode)
+    where m.mode <> 'keysh'
+)
+select touched.state, lock.transactionid is not null as locked, lock.pid, a.application_name as program,
+    a.usename as login, a.state as session,
+    extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds
+from touched
+left join pg_locks as lock
+    on lock.locktype = 'transactionid' and lock.granted and lock.mode = 'ExclusiveLock'
+    and lock.transactionid in (select by from touchers) and lock.pid is distinct from pg_backend_pid()
+left join pg_stat_activity as a on a.pid = lock.pid
+order by a.xact_start nulls last
+limit 1;
+
+-- marks
+select t."parcel_no" as key, concat_ws(' ', t."stage", t."courier", t."done_ms", t."tries", t."not_before") as mark
+from "parcels" as t
+where t."parcel_no" = any(%(keys)s::integer[]);
+
+-- held, by worker
+select regexp_replace(t."courier", '/[0-9]+$', '') as holder, count(*) as rows
+from "parcels" as t
+where t."stage" = 'moving'
+group by 1;

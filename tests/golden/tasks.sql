@@ -62,7 +62,8 @@ with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
 ),
 "lane_fresh" as materialized (
-    select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."created_at" as "rank_1", (select now from clock) as now
+    select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."created_at" as "rank_1", (select now from clock) as now,
+        extract(epoch from (select now from clock) - greatest(least(greatest(t."updated_at", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
     from "tasks" as t
     where t."status" = 'pending' and t."next_retry_at" is null and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
     order by t."priority" desc, t."created_at"
@@ -70,7 +71,8 @@ with clock as materialized (
     for no key update of t skip locked
 ),
 "lane_retry" as materialized (
-    select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."next_retry_at" as "rank_1", (select now from clock) as now
+    select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."next_retry_at" as "rank_1", (select now from clock) as now,
+        extract(epoch from (select now from clock) - greatest(least(greatest(t."next_retry_at", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
     from "tasks" as t
     where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
     order by t."priority" desc, t."next_retry_at"
@@ -87,9 +89,9 @@ moved as (
     set "status" = 'claimed', "worker_id" = %(owner)s, "fence" = t."fence" + 1, "next_retry_at" = null, "claimed_at" = m.now, "updated_at" = m.now
     from picked as m
     where t."id" = m.key
-    returning t."id", t."type", t."payload", t."status", t."worker_id", t."fence", t."attempts", t."max_retries"
+    returning t."id", t."type", t."payload", t."status", t."worker_id", t."fence", t."attempts", t."max_retries", t."traceparent"
 )
-select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit"
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."traceparent" as "trace", p.waited
 from moved as t join picked as p on p.key = t."id"
 order by "rank_0" desc, "rank_1";
 
@@ -328,14 +330,14 @@ from "tasks" as t join unnest(%(a0)b::uuid[], %(a1)b::text[], %(a2)b::int8[]) as
 where t."fence" = m.fence and t."worker_id" is not distinct from m.owner and t."status" in ('claimed', 'running');
 
 -- held by workers that are gone
-select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit"
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."traceparent" as "trace"
 from "tasks" as t
 where t."status" in ('claimed', 'running') and t."worker_id"::text = any(%(owners)s::text[])
 order by t."id"
 for no key update of t skip locked;
 
 -- orphans
-select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit"
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."traceparent" as "trace"
 from "tasks" as t
 where t."status" in ('claimed', 'running')
     and (
@@ -355,7 +357,7 @@ with picked as materialized (
     order by t."created_at" desc, t."id" desc
     limit %(limit)s
 )
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) - 'payload' as "columns", null::text as "tenant", case when t."next_retry_at" is not null then greatest(least(t."next_retry_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "updated", case when t."claimed_at" is not null then greatest(least(t."claimed_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "started", case when t."completed_at" is not null then greatest(least(t."completed_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "finished"
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) - 'payload' as "columns", null::text as "tenant", t."traceparent" as "trace", case when t."next_retry_at" is not null then greatest(least(t."next_retry_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "updated", case when t."claimed_at" is not null then greatest(least(t."claimed_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "started", case when t."completed_at" is not null then greatest(least(t."completed_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "finished"
 from picked as p join "tasks" as t on t."id" = p.key
 order by t."created_at" desc, t."id" desc;
 
@@ -367,7 +369,7 @@ with picked as materialized (
     order by t."created_at" desc, t."id" desc
     limit %(limit)s
 )
-select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) - 'payload' as "columns", null::text as "tenant", case when t."next_retry_at" is not null then greatest(least(t."next_retry_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "updated", case when t."claimed_at" is not null then greatest(least(t."claimed_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "started", case when t."completed_at" is not null then greatest(least(t."completed_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "finished"
+select t."id" as "id", t."type"::text as "kind", t."status"::text as "state", t."payload" as "payload", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."last_error" as "error", to_jsonb(t.*) - 'payload' as "columns", null::text as "tenant", t."traceparent" as "trace", case when t."next_retry_at" is not null then greatest(least(t."next_retry_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "due", case when t."created_at" is not null then greatest(least(t."created_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "created", case when t."updated_at" is not null then greatest(least(t."updated_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "updated", case when t."claimed_at" is not null then greatest(least(t."claimed_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "claimed", case when t."started_at" is not null then greatest(least(t."started_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "started", case when t."completed_at" is not null then greatest(least(t."completed_at", '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as "finished"
 from picked as p join "tasks" as t on t."id" = p.key
 order by t."created_at" desc, t."id" desc;
 
@@ -384,3 +386,99 @@ from "tasks" as t
 where t."created_at" >= %(created_after)s::timestamptz at time zone 'UTC'
 group by 1, 2
 order by 1, 2;
+
+-- stats
+select t."status"::text as state, count(*) as rows, case when min(t."created_at") is not null then greatest(least(min(t."created_at"), '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as oldest, case when (min(coalesce(t."next_retry_at", t."updated_at")) filter (where t."status" = 'pending')) is not null then greatest(least((min(coalesce(t."next_retry_at", t."updated_at")) filter (where t."status" = 'pending')), '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as due
+from "tasks" as t
+where true
+group by 1;
+
+-- depth: the size of the table
+select coalesce(
+    (select sum(pg_relation_size(part.relid)) from pg_partition_tree('"tasks"'::regclass) as part),
+    pg_relation_size('"tasks"'::regclass)
+)::bigint;
+
+-- depth, of one state
+select count(*) as rows, case when min(t."created_at") is not null then greatest(least(min(t."created_at"), '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as oldest, case when (min(coalesce(t."next_retry_at", t."updated_at")) filter (where t."status" = 'pending')) is not null then greatest(least((min(coalesce(t."next_retry_at", t."updated_at")) filter (where t."status" = 'pending')), '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as due
+from (select t."status", t."created_at", t."updated_at", t."next_retry_at" from "tasks" as t where t."status" = %(state)s::task_status limit %(limit)s) as t;
+
+-- head
+with recursive clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+"lane_fresh" as materialized (
+    select greatest(t."updated_at", t."created_at") as since
+    from "tasks" as t
+    where t."status" = 'pending' and t."next_retry_at" is null and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+    order by t."priority" desc, t."created_at"
+    limit %(limit)s
+),
+"lane_retry" as materialized (
+    select greatest(t."next_retry_at", t."created_at") as since
+    from "tasks" as t
+    where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[])) and t."next_retry_at" >= '-infinity'
+    order by t."priority" desc, t."next_retry_at"
+    limit %(limit)s
+)
+select case when min(lane.since) is not null then greatest(least(min(lane.since), '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as since from (select * from "lane_fresh" union all select * from "lane_retry") as lane;
+
+-- ahead
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+"lane_fresh" as materialized (
+    select t."id" as key, t."priority" as "rank_0", t."created_at" as "rank_1"
+    from "tasks" as t
+    where t."status" = 'pending' and t."next_retry_at" is null and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+    order by t."priority" desc, t."created_at"
+    limit %(limit)s
+),
+"lane_retry" as materialized (
+    select t."id" as key, t."priority" as "rank_0", t."next_retry_at" as "rank_1"
+    from "tasks" as t
+    where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[])) and t."next_retry_at" >= '-infinity'
+    order by t."priority" desc, t."next_retry_at"
+    limit %(limit)s
+),
+ranked as (
+    select lane.key, row_number() over (order by "rank_0" desc, "rank_1") as place from (select * from "lane_fresh" union all select * from "lane_retry") as lane
+)
+select count(*) as seen, min(place) filter (where key = %(id)s) as place from ranked;
+
+-- touched
+with touched as materialized (
+    select t."status"::text as state, t.xmax as by from "tasks" as t where t."id" = %(id)s
+),
+touchers as materialized (
+    select by from touched
+    union
+    select m.xid
+    from touched, pg_get_multixact_members(
+        case
+            when mxid_age(by) between 1 and (select max(mxid_age(datminmxid)) from pg_database) then by
+        end
+    ) as m (xid, mode)
+    where m.mode <> 'keysh'
+)
+select touched.state, lock.transactionid is not null as locked, lock.pid, a.application_name as program,
+    a.usename as login, a.state as session,
+    extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds
+from touched
+left join pg_locks as lock
+    on lock.locktype = 'transactionid' and lock.granted and lock.mode = 'ExclusiveLock'
+    and lock.transactionid in (select by from touchers) and lock.pid is distinct from pg_backend_pid()
+left join pg_stat_activity as a on a.pid = lock.pid
+order by a.xact_start nulls last
+limit 1;
+
+-- marks
+select t."id" as key, concat_ws(' ', t."status", t."worker_id", t."fence", t."updated_at", t."completed_at", t."attempts", t."next_retry_at") as mark
+from "tasks" as t
+where t."id" = any(%(keys)s::uuid[]);
+
+-- held, by worker
+select t."worker_id"::text as holder, count(*) as rows
+from "tasks" as t
+where t."status" in ('claimed', 'running')
+group by 1;

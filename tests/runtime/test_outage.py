@@ -113,6 +113,19 @@ async def test_a_worker_starts_again_to_claim_when_the_database_is_back(
             await until_task(conn, await add(app, "note"), "completed")
 
 
+async def test_a_worker_that_is_cut_off_in_its_first_election_goes_on(app: Holdfast, conn: Connection) -> None:
+    """Issue 2: it is registered, so others may rely on it; the lead is taken with the next connection."""
+    lock = "hashtextextended('holdfast leader ' || current_schema(), 0)"
+    app.handler("note")(lambda payload: None)
+    await conn.execute(f"select pg_advisory_lock({lock})")
+    async with working(app) as worker:
+        await until(conn, "select true from pg_locks where locktype = 'advisory' and not granted")
+        await cut(conn)
+        await conn.execute(f"select pg_advisory_unlock({lock})")
+        await until_task(conn, await add(app, "note"), "completed")
+        await until(conn, "select true from workers where is_leader and id = %s", worker.id)
+
+
 async def test_a_restart_of_the_server_in_the_middle_of_a_drain(temporary_home: Any) -> None:
     """T-18, T-36: stopped and started again under load, every task completes and has its effect once."""
     with temporary_home() as home:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Coroutine
@@ -12,15 +13,30 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast import logs
+from holdfast import logs, tracing
 from holdfast.cli import output
-from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.errors import DatabaseUnavailable, HoldfastError, InvalidInput
 
 if TYPE_CHECKING:
     from holdfast.platform import Holdfast
 
 T = TypeVar("T")
 VARIABLE = "HOLDFAST_APP"
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(BaseException):
+    """A signal has ended a command, and everything that it had begun was put away."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+    def die(self) -> int:
+        """Dies by that signal, as whoever sent it expects."""
+        signal.signal(self.number, signal.SIG_DFL)
+        os.kill(os.getpid(), self.number)
+        return 128 + self.number
 
 
 def load(spec: str | None) -> Holdfast:
@@ -39,7 +55,7 @@ def named(spec: str | None) -> str | None:
 
 
 def settle(application: Holdfast, *, chatty: bool = False) -> None:
-    """Reads the settings, which are refused here if they are wrong, and sets up logging.
+    """Reads the settings, which are refused here if they are wrong, and sets up logging and tracing.
 
     `chatty`: everything that the settings want to hear; otherwise warnings only, unless we debug.
     """
@@ -52,11 +68,53 @@ def settle(application: Holdfast, *, chatty: bool = False) -> None:
     elif not chatty and level == "INFO":
         level = "WARNING"
     logs.configure(level, settings.log_format)
+    tracing.configure()
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs what a command does, to its end."""
-    return asyncio.run(work)
+def run(work: Coroutine[Any, Any, T], *, tidy: bool = True) -> T:
+    """Runs what a command does, to its end, or until a signal ends it: also then its `finally` is done.
+
+    Without that, SIGTERM and SIGHUP would leave a terminal without its cursor. A second one ends us at once.
+    A command that stops by a signal in a way of its own says so to the loop itself. Not `tidy`: any other
+    signal is the end at once, for a worker, whose handlers might not let go, and a server with its requests.
+    """
+    if not tidy:
+        return asyncio.run(work)
+    told: list[signal.Signals] = []
+    try:
+        return asyncio.run(_until_told(work, told))
+    except BaseException as error:
+        if told:
+            raise Ended(told[0]) from error
+        raise
+
+
+async def _until_told(work: Coroutine[Any, Any, T], told: list[signal.Signals]) -> T:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    # What was ignored when we were started stays so: nohup means it.
+    numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+
+    def end(number: signal.Signals) -> None:
+        told.append(number)
+        for each in numbers:
+            loop.remove_signal_handler(each)
+        task.cancel()
+
+    for number in numbers:
+        loop.add_signal_handler(number, end, number)
+    try:
+        return await work
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def losses() -> tuple[type[Exception], ...]:
+    """The errors after which trying again may help: the database is away."""
+    import psycopg
+
+    return psycopg.OperationalError, DatabaseUnavailable
 
 
 def find(spec: str) -> Holdfast:

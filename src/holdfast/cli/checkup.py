@@ -16,9 +16,7 @@ SIGNS = {"missing": "✗", "warning": "!", "fine": "✓"}
 
 
 def doctor(
-    ledger: Annotated[
-        str | None, typer.Argument(metavar="[LEDGER]", help="The ledger; default: all of them.")
-    ] = None,
+    ledger: options.SomeLedger = None,
     sql: Annotated[
         bool, typer.Option("--sql", help="Print only the SQL that mends what is missing.")
     ] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -71,7 +72,8 @@ def upgrade(revision: Revision = "head", json: options.Json = False) -> None:
     settings = _settings()
     with _reached(settings) as address:
         before = migrate.current(address, settings.schema)
-        migrate.upgrade(address, revision, settings.schema)
+        with _steps(quiet=json):
+            migrate.upgrade(address, revision, settings.schema)
         after = migrate.current(address, settings.schema)
     _changed(before, after, json)
 
@@ -94,7 +96,8 @@ def downgrade(
         typer.confirm(f"go back to {revision}, and lose the data of what goes?", abort=True, err=True)
     with _reached(settings) as address:
         before = migrate.current(address, settings.schema)
-        migrate.downgrade(address, revision, settings.schema)
+        with _steps(quiet=json):
+            migrate.downgrade(address, revision, settings.schema)
         after = migrate.current(address, settings.schema)
     _changed(before, after, json)
 
@@ -114,11 +117,11 @@ def current(json: options.Json = False) -> None:
 def check(json: options.Json = False) -> None:
     """Compare the live schema with what this version needs; exit code 1 when they differ."""
     from holdfast.db import migrate
-    from holdfast.platform import METADATA
+    from holdfast.platform import metadata
 
     settings = _settings()
     with _reached(settings) as address:
-        problems = migrate.check(address, METADATA, settings.schema)
+        problems = migrate.check(address, metadata(), settings.schema)
     if json:
         output.data({"problems": problems})
     else:
@@ -161,6 +164,33 @@ def _reached(settings: Settings) -> Generator[str]:
     else:
         with embedded.acquire(settings.home) as lease:
             yield lease.url
+
+
+@contextmanager
+def _steps(*, quiet: bool) -> Generator[None]:
+    """Tells each migration as it begins: one may take long on a full table."""
+    log = logging.getLogger("alembic.runtime.migration")
+    level, passes = log.level, log.propagate
+    teller = _Steps(logging.INFO)
+    if not quiet:
+        log.addHandler(teller)
+        log.setLevel(logging.INFO)
+        log.propagate = passes and output.debugging()
+    try:
+        yield
+    finally:
+        log.removeHandler(teller)
+        log.setLevel(level)
+        log.propagate = passes
+
+
+class _Steps(logging.Handler):
+    """Prints what Alembic says of each step, like "Running upgrade 0001 -> 0002, jobs"."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = record.getMessage()
+        if said.startswith("Running "):
+            output.error(said.removeprefix("Running ").replace(" -> ", " → ").replace("  ", " "))
 
 
 def _changed(before: str | None, after: str | None, json: bool) -> None:

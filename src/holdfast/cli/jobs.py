@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import application, options, output
+from holdfast.cli import application, completion, options, output, progress, stats
 from holdfast.errors import InvalidInput, NotAllowed
 
 if TYPE_CHECKING:
     from holdfast.engine.ledger import Ledger
     from holdfast.engine.store import Store
-    from holdfast.engine.values import Event, Stat
+    from holdfast.engine.values import Event
     from holdfast.engine.verify import Report
     from holdfast.platform import Holdfast
 
-    Tell = Callable[[int, int], None]
-
 UNTRUE = 6  # exit code
 PAGE = 1000  # events
-EVERY = 5.0  # seconds between two lines that tell how far we are, where there is no bar
 
 commands = typer.Typer(help="The history of rows: is it true, and what does it tell?", no_args_is_help=True)
 
-LedgerOption = Annotated[str, typer.Option("--ledger", metavar="LEDGER", help="A ledger with a journal.")]
+LedgerOption = Annotated[
+    str,
+    typer.Option(
+        "--ledger", metavar="LEDGER", help="A ledger with a journal.", autocompletion=completion.ledgers
+    ),
+]
 
 
 @commands.command()
@@ -82,24 +80,15 @@ def timeline(
     output.table(headings, [_cells(store.ledger, event) for event in events])
 
 
-@commands.command()
-def stats(
+@commands.command("stats")
+def count(
     tenant: options.Tenant = None,
     ledger: LedgerOption = "job",
     app: options.App = None,
     json: options.Json = False,
 ) -> None:
-    """Count rows by their state, and tell when the oldest of each was made."""
-    found = application.load(app)
-    store = found.store(ledger)
-    application.settle(found)
-    stats = application.run(_stats(found, store, tenant))
-    if json:
-        states = [dataclasses.asdict(stat) for stat in stats]
-        output.data({"ledger": ledger, "rows": sum(stat.rows for stat in stats), "states": states})
-        return
-    lines = [(output.shade(store.ledger, one.state), f"{one.rows:,}", one.oldest, one.due) for one in stats]
-    output.table(("STATE", "COUNT", "OLDEST CREATED", "FIRST DUE"), lines)
+    """Count the rows of one ledger: `holdfast stats LEDGER --exact`."""
+    stats.stats(ledger, tenant=tenant, exact=True, app=app, json=json)
 
 
 def _open(app: str | None, ledger: str) -> tuple[Holdfast, Store]:
@@ -131,40 +120,10 @@ async def _verify(app: Holdfast, store: Store, key: Any, tenant: str | None, *, 
             raise NotAllowed(
                 message=f"row level security hides the rows of {store.ledger.name} from this login"
             )
-        if quiet:
-            return await verify(store, conn, tenant=tenant)
-        with _progress(store.ledger, total) as tell:
-            return await verify(store, conn, tenant=tenant, tell=tell)
-
-
-@contextmanager
-def _progress(ledger: Ledger, total: int) -> Generator[Tell]:
-    """Tells how far a verification has come: a bar for people, a line now and then for logs."""
-    if not output.terminal():
-        yield _lines(ledger, total)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=output.console(), transient=True) as bar:
-        task = bar.add_task(_noun(ledger), total=total)
-
-        def tell(rows: int, events: int) -> None:
-            bar.update(task, completed=rows, description=f"{_noun(ledger)}, {events:,} events")
-
-        yield tell
-
-
-def _lines(ledger: Ledger, total: int) -> Tell:
-    last = time.monotonic()
-
-    def tell(rows: int, events: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= EVERY:
-            last = time.monotonic()
-            output.error(f"{rows:,} of {total:,} {_noun(ledger)}, {events:,} events")
-
-    return tell
+        with progress.told(_noun(store.ledger), total, quiet=quiet) as tell:
+            return await verify(
+                store, conn, tenant=tenant, tell=lambda rows, events: tell(rows, f"{events:,} events")
+            )
 
 
 def _print(ledger: Ledger, report: Report) -> None:
@@ -212,21 +171,8 @@ def _note(event: Event) -> str:
     notes = [str(told[name]) for name in ("stage", "reason") if told.get(name) is not None]
     if (progress := told.get("progress")) is not None:
         notes.append(f"{progress:g} %" if isinstance(progress, int | float) else str(progress))
-    match told.get("error"):
-        case {"code": code, "message": message}:
-            told_twice = str(message).startswith(f"{code}:")  # a message may begin with its class
-            notes.append(str(message) if told_twice else f"{code}: {message}")
-        case None:
-            pass
-        case other:
-            notes.append(str(other))
+    if error := output.fault(told.get("error")):
+        notes.append(error)
     if told.get("verb") in ("retry", "snooze") and told.get("run_at"):
         notes.append(f"due {told['run_at']}")
     return _one_line("; ".join(notes))
-
-
-async def _stats(app: Holdfast, store: Store, tenant: str | None) -> list[Stat]:
-    from holdfast.engine.values import Filter
-
-    async with app, app.database.connection() as conn:
-        return await store.stats(conn, Filter(tenant=tenant))

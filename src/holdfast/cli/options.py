@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import getpass
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli import completion
 from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from holdfast.engine.ledger import Ledger
     from holdfast.engine.values import Filter
 
-LedgerName = Annotated[str, typer.Argument(metavar="LEDGER", help="The ledger; `holdfast ledger list`.")]
+LedgerName = Annotated[
+    str,
+    typer.Argument(
+        metavar="LEDGER", help="The ledger; `holdfast ledger list`.", autocompletion=completion.ledgers
+    ),
+]
+SomeLedger = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[LEDGER]", help="The ledger; default: all of them.", autocompletion=completion.ledgers
+    ),
+]
 RowId = Annotated[str, typer.Argument(metavar="ID", help="The row's id.")]
 App = Annotated[
     str | None,
@@ -25,10 +40,14 @@ App = Annotated[
         help="Your application, with its ledgers and handlers.",
     ),
 ]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the record.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-By = Annotated[str | None, typer.Option("--by", help="Who does this, for the journal; default: you.")]
+By = Annotated[str | None, typer.Option("--by", help="Who does this, for the record; default: you.")]
 States = Annotated[
-    list[str] | None, typer.Option("--state", help="Only rows in this state; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--state", help="Only rows in this state; may be repeated.", autocompletion=completion.states
+    ),
 ]
 Kind = Annotated[str | None, typer.Option("--kind", help="Only rows of this kind.")]
 Owner = Annotated[str | None, typer.Option("--owner", help="Only rows of this worker.")]
@@ -65,13 +84,39 @@ def which(
         queue=queue,
         tenant=tenant,
         code=code,
-        created_after=time_of("created_after", after),
-        created_before=time_of("created_before", before),
+        created_after=time_of("--created-after", after),
+        created_before=time_of("--created-before", before),
     )
 
 
+# The option that fills a column, by the column's role.
+OPTIONS = {
+    "idempotency key": "--key",
+    "kind": "--kind",
+    "limit": "--limit",
+    "owner": "--owner",
+    "policy": "--backoff",
+    "priority": "--priority",
+    "queue": "--queue",
+    "tenant": "--tenant",
+}
+
+
+@contextmanager
+def naming(ledger: Ledger, **others: str) -> Generator[None]:
+    """What is wrong with a column is told of the option that fills it; `others` are options by their role."""
+    try:
+        yield
+    except InvalidInput as error:
+        names = {column: (OPTIONS | others).get(role) for role, column in ledger.columns()}
+        line, colon, column = error.field.rpartition(": ")
+        if (option := names.get(column)) is None:
+            raise
+        raise InvalidInput(field=f"{line}{colon}{option}", message=error.fields["message"]) from None
+
+
 def time_of(field: str, text: str | None) -> datetime | None:
-    """A time in ISO 8601; whether it has a zone is the engine's question."""
+    """A time in ISO 8601, of the option `field`; whether it has a zone is the engine's question."""
     if text is None:
         return None
     try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from holdfast.cli import application, options, output
+from holdfast.cli import application, figures, options, output, progress, record
 from holdfast.errors import HoldfastError, InvalidInput
 
 if TYPE_CHECKING:
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
     from holdfast.platform import Holdfast
 
 Order = Literal["cancel", "requeue"]
-DONE = {"cancel": "cancelled", "requeue": "requeued"}
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The rows; or give a filter.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell how many rows the filter means.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the journal.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing rows by a filter.")]
 
 
@@ -52,7 +51,7 @@ def cancel(
     dry_run: DryRun = False,
     yes: Yes = False,
     by: options.By = None,
-    reason: Reason = None,
+    reason: options.Reason = None,
     app: options.App = None,
     json: options.Json = False,
 ) -> None:
@@ -75,7 +74,7 @@ def requeue(
     dry_run: DryRun = False,
     yes: Yes = False,
     by: options.By = None,
-    reason: Reason = None,
+    reason: options.Reason = None,
     app: options.App = None,
     json: options.Json = False,
 ) -> None:
@@ -94,14 +93,14 @@ def _order(wish: Wish, ids: list[str], meant: Filter, app: str | None) -> None:
         raise InvalidInput(field="ids", message="give ids, or a filter like --state and --kind: one of both")
     found = application.load(app)
     store = found.store(wish.ledger)
-    keys = [
-        key_of(store.ledger, text) for text in ids
-    ]  # one that is no id stops all, before anything is done
+    # One that is no id stops all, before anything is done.
+    keys = [key_of(store.ledger, text) for text in ids]
     application.settle(found)
-    if filtered:
-        application.run(_by_filter(found, store, meant, wish))
-    else:
-        application.run(_one_by_one(found, store, keys, meant, wish))
+    with options.naming(store.ledger):
+        if filtered:
+            application.run(_by_filter(found, store, meant, wish))
+        else:
+            application.run(_one_by_one(found, store, keys, meant, wish))
 
 
 async def _one_by_one(app: Holdfast, store: Store, keys: list[Any], meant: Filter, wish: Wish) -> None:
@@ -110,8 +109,7 @@ async def _one_by_one(app: Holdfast, store: Store, keys: list[Any], meant: Filte
     async with app, app.database.connection() as conn:
         for key in keys:
             try:
-                verb = store.cancel if wish.verb == "cancel" else store.requeue
-                await verb(conn, key, tenant=meant.tenant, by=wish.by, reason=wish.reason)
+                await _one(conn, store, key, meant.tenant, wish)
             except HoldfastError as error:
                 if len(keys) == 1:
                     raise
@@ -120,7 +118,7 @@ async def _one_by_one(app: Holdfast, store: Store, keys: list[Any], meant: Filte
     if wish.json:
         output.data({"ledger": wish.ledger, "verb": wish.verb, "count": len(done), "ids": done})
     else:
-        output.line(f"{len(done)} {DONE[wish.verb]}")
+        output.line(f"{len(done):,} {_done(store, wish.verb)}")
     for error in errors.values():
         told = {"code": error.code, "message": str(error)}
         output.problem(told) if wish.json else output.error(f"holdfast: {error}")
@@ -128,32 +126,76 @@ async def _one_by_one(app: Holdfast, store: Store, keys: list[Any], meant: Filte
         raise typer.Exit(next(iter(errors.values())).exit_code)
 
 
+async def _one(conn: Connection, store: Store, key: Any, tenant: str | None, wish: Wish) -> None:
+    """The order and its entry in the audit, both or none."""
+    verb = store.cancel if wish.verb == "cancel" else store.requeue
+    async with conn.transaction():
+        await verb(conn, key, tenant=tenant, by=wish.by, reason=wish.reason)
+        what = {"ledger": wish.ledger, "row_id": key, "rows": 1, "detail": {"reason": wish.reason}}
+        await record.note(conn, wish.by, wish.verb, **what)
+
+
 async def _by_filter(app: Holdfast, store: Store, meant: Filter, wish: Wish) -> None:
     async with app, app.database.connection() as conn:
-        count = await _count(store, conn, meant, wish.verb)
-        if count and not wish.dry_run:
-            _ask(wish, count)
-            verb = store.cancel_where if wish.verb == "cancel" else store.requeue_where
-            count = await verb(conn, meant, by=wish.by, reason=wish.reason)
+        count, exact = await _count(store, conn, meant, wish.verb)
+        if not wish.dry_run and (count or not exact):
+            _ask(wish, figures.count(count, exact=exact))
+            count = await _all(conn, store, meant, wish, count)
     if wish.json:
-        output.data({"ledger": wish.ledger, "verb": wish.verb, "count": count, "dry_run": wish.dry_run})
+        told = {"ledger": wish.ledger, "verb": wish.verb, "count": count, "dry_run": wish.dry_run}
+        output.data(told | {"exact": exact} if wish.dry_run else told)
+    elif wish.dry_run:
+        output.line(f"{figures.count(count, exact=exact)} would be {_done(store, wish.verb)}")
     else:
-        output.line(f"{count} would be {DONE[wish.verb]}" if wish.dry_run else f"{count} {DONE[wish.verb]}")
+        output.line(f"{count:,} {_done(store, wish.verb)}")
 
 
-async def _count(store: Store, conn: Connection, meant: Filter, verb: Order) -> int:
-    """How many rows the filter means whose state allows the verb; refuses a state that there is not."""
+async def _all(conn: Connection, store: Store, meant: Filter, wish: Wish, count: int) -> int:
+    """All rows of the filter, a thousand in a commit. The audit has it before it begins."""
+    verb = store.cancel_where if wish.verb == "cancel" else store.requeue_where
+    detail = {"filter": _told(meant), "reason": wish.reason}
+    entry = await record.note(conn, wish.by, wish.verb, ledger=wish.ledger, detail=detail)
+    with progress.told(f"{_done(store, wish.verb)}", count, quiet=wish.json) as tell:
+        rows = await verb(conn, meant, by=wish.by, reason=wish.reason, tell=tell)
+    await record.settle(conn, entry, rows)
+    return rows
+
+
+def _told(meant: Filter) -> dict[str, Any]:
+    """A filter as the audit tells it: what it says, and nothing else."""
+    said = {field.name: getattr(meant, field.name) for field in fields(meant)}
+    return {
+        name: output.moment(value) if isinstance(value, datetime) else value
+        for name, value in said.items()
+        if value not in (None, ())
+    }
+
+
+def _done(store: Store, verb: Order) -> str:
+    """What has become of the rows, in the ledger's own word where it has one."""
+    state = store.ledger.to(verb)
+    if verb == "requeue":
+        return "requeued"
+    return state if state.startswith("cancel") else "cancelled"
+
+
+async def _count(store: Store, conn: Connection, meant: Filter, verb: Order) -> tuple[int, bool]:
+    """How many rows the filter means whose state allows the verb, and whether that is no estimate.
+
+    Refuses a state that there is not.
+    """
     allowed = store.ledger.lifecycle.allowed(verb)
     known = [state for state in meant.states if state in store.ledger.states]
     if len(known) == len(meant.states):
         states = tuple(state for state in meant.states or allowed if state in allowed)
         if not states:
-            return 0
+            return 0, True
         meant = replace(meant, states=states)
-    return sum(count.rows for count in await store.count(conn, meant))
+    stats = await store.depth(conn, meant)
+    return sum(stat.rows for stat in stats), all(stat.exact for stat in stats)
 
 
-def _ask(wish: Wish, count: int) -> None:
+def _ask(wish: Wish, count: str) -> None:
     if wish.yes:
         return
     if not sys.stdin.isatty() or wish.json:

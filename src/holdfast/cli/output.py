@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 100_000  # columns of a pipe: nothing is cut or wrapped there
 
 _debug = False
+_heard = True
 
 
 def set_debug(debug: bool) -> None:
@@ -35,6 +37,23 @@ def debugging() -> bool:
     return _debug
 
 
+def begin() -> None:
+    """Opens a standard stream that we were started without: nobody else must ask whether it is there.
+
+    The lowest free number is its own, so that no connection gets it, and children have it, too.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+
+
+def heard() -> bool:
+    """Whether, as far as we know, somebody still reads what we print."""
+    return _heard
+
+
 def terminal() -> bool:
     """Whether a person looks at what we print."""
     return sys.stdout.isatty()
@@ -46,15 +65,32 @@ def data(value: Any) -> None:
     line(text)
 
 
+def record(value: Any) -> None:
+    """Prints a value as one line of JSON, at once: for what goes on and on."""
+    said(json.dumps(value, default=plain, ensure_ascii=False))
+
+
+def said(text: str) -> None:
+    """Prints one line, as it is and at once."""
+    line(text)
+    flush()
+
+
 def line(text: str) -> None:
     """Prints one line, as it is."""
-    sys.stdout.write(text + "\n")
+    try:
+        sys.stdout.write(text + "\n")
+    except OSError as error:
+        _unsaid(error)
 
 
 def error(text: str) -> None:
-    """Prints to stderr, as it is."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """Prints to stderr, as it is; where that fails, there is nobody left to tell."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
 
 
 def problem(value: Mapping[str, Any]) -> None:
@@ -64,12 +100,31 @@ def problem(value: Mapping[str, Any]) -> None:
 
 def flush() -> None:
     """Lets everything out; a reader that has gone is no error."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            with contextlib.suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _unsaid(error)
+
+
+def _unsaid(error: OSError) -> None:
+    """Standard output takes no more: a reader that has gone is no error, a full disk is."""
+    global _heard
+    _drop(sys.stdout)
+    if not isinstance(error, BrokenPipeError):
+        raise OSError(error.errno, error.strerror, "standard output") from None
+    _heard = False
+
+
+def _drop(stream: TextIO) -> None:
+    """Lets what is left, and all that follows, go nowhere: Python tries once more at its end."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False) -> None:
@@ -108,23 +163,22 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> None:
 
 def show(what: RenderableType) -> None:
     """Prints something of Rich's; in a pipe without the spaces that fill its lines up."""
-    screen = console()
     if terminal():
-        screen.print(what)
+        console().print(what)
         return
-    with screen.capture() as printed:
-        screen.print(what)
-    for text in printed.get().splitlines():
+    printed = io.StringIO()  # not Rich's own capture: it writes to the pipe, and leaves when that is broken
+    console(printed).print(what)
+    for text in printed.getvalue().splitlines():
         line(text.rstrip())
 
 
-def console() -> Console:
+def console(file: TextIO | None = None) -> Console:
     """Standard output for Rich: coloured in a terminal, plain and as wide as needed elsewhere."""
     from rich.console import Console
 
     if terminal():
         return Console(highlight=False, markup=False)
-    return Console(highlight=False, markup=False, color_system=None, width=PLAIN_WIDTH)
+    return Console(file=file, highlight=False, markup=False, color_system=None, width=PLAIN_WIDTH)
 
 
 def cell(value: Any) -> Text:
@@ -164,6 +218,21 @@ def readable(text: str) -> str:
     'a\\\\x1b[2Jb'
     """
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def fault(told: Any) -> str | None:
+    """What an event tells of an error: its class, unless the message begins with it, and the message.
+
+    >>> fault({"code": "TIMEOUT", "message": "10 s"}), fault({"code": "OSError", "message": "OSError: no"})
+    ('TIMEOUT: 10 s', 'OSError: no')
+    """
+    match told:
+        case {"code": code, "message": message}:
+            return str(message) if str(message).startswith(f"{code}:") else f"{code}: {message}"
+        case None:
+            return None
+        case other:
+            return str(other)
 
 
 def moment(when: datetime, precision: str = "auto") -> str:

@@ -10,24 +10,35 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
+from holdfast import tracing
 from holdfast.cli import (
     INTERRUPTED,
+    application,
     checkup,
+    completion,
     database,
+    explain,
     intake,
     jobs,
     ledgers,
     orders,
     output,
+    pauses,
     rows,
+    serve,
+    stats,
+    tokens,
+    top,
     up,
+    watch,
     worker,
 )
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidInput
 
 FAILURE, USAGE = 1, 2
 
@@ -40,15 +51,24 @@ program = typer.Typer(
 )
 program.command("up")(up.up)
 program.command("worker")(worker.worker)
+program.command("serve")(serve.serve)
+program.command("top")(top.top)
+program.command("stats")(stats.stats)
 program.command("enqueue")(intake.enqueue)
 program.command("list")(rows.list_rows)
 program.command("show")(rows.show)
+program.command("watch")(watch.watch)
+program.command("explain")(explain.explain)
 program.command("cancel")(orders.cancel)
 program.command("requeue")(orders.requeue)
+program.command("pause")(pauses.pause)
+program.command("resume")(pauses.resume)
 program.command("doctor")(checkup.doctor)
 program.add_typer(ledgers.commands, name="ledger")
+program.add_typer(tokens.commands, name="token")
 program.add_typer(database.commands, name="db")
 program.add_typer(jobs.commands, name="job")
+program.command("completion")(completion.completion)
 
 
 @program.callback()
@@ -71,19 +91,37 @@ def version(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and answers with its exit code."""
-    code = _run(list(sys.argv[1:] if arguments is None else arguments))
-    output.flush()
+    output.begin()
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    except application.Ended as ended:
+        _leave()
+        return ended.die()
+    _leave()
     worker.leave_behind(code)
     return code
 
 
+def _leave() -> None:
+    """Lets everything out that is still here."""
+    with suppress(OSError):  # it was said already, or cannot be said
+        output.flush()
+    tracing.finish()
+
+
 def _run(given: list[str]) -> int:
     try:
-        return program(given, prog_name="holdfast", standalone_mode=False) or 0
+        code = program(given, prog_name="holdfast", standalone_mode=False) or 0
+        output.flush()
+        return code
     except typer.Abort:
         return _fail(given, "ABORTED", "nothing was done", FAILURE)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except SystemExit as left:  # so do Typer and Rich, when nobody reads the help to its end
+        if isinstance(left.__context__, BrokenPipeError):
+            return 0
+        raise
     except Exception as error:
         return _tell(given, _innermost(error))
 
@@ -97,6 +135,8 @@ def _innermost(error: BaseException) -> BaseException:
 
 def _tell(given: Sequence[str], error: BaseException) -> int:
     """An error of ours, wrong usage, the database's own words, or a bug."""
+    if isinstance(error, InvalidInput):
+        error = _as_typed(given, error)
     if isinstance(error, HoldfastError):
         return _fail(given, error.code, str(error), error.exit_code, error.fields)
     if hasattr(error, "format_message"):  # Typer's, whose classes have moved between its versions
@@ -109,6 +149,14 @@ def _tell(given: Sequence[str], error: BaseException) -> int:
         return _fail(given, "SYSTEM", f"{error.filename}: {error.strerror}", FAILURE)
     message = f"unexpected {type(error).__name__}: {error} (`holdfast --debug …` shows where)"
     return _fail(given, "UNEXPECTED", message, FAILURE)
+
+
+def _as_typed(given: Sequence[str], error: InvalidInput) -> InvalidInput:
+    """The error, about the option that was typed where there is one of that name."""
+    option = f"--{error.field.replace('_', '-')}"
+    if not any(word == option or word.startswith(option + "=") for word in given):
+        return error
+    return InvalidInput(**{**error.fields, "field": option})
 
 
 def _usage(given: Sequence[str], error: BaseException) -> int:

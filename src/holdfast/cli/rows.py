@@ -43,7 +43,8 @@ def list_rows(
     found = application.load(app)
     declared = found.store(ledger).ledger
     application.settle(found)
-    page = application.run(_page(found, ledger, meant, limit, cursor))
+    with options.naming(declared):
+        page = application.run(_page(found, ledger, meant, limit, cursor))
     if json:
         output.data({"rows": [_short(row) for row in page.rows], "cursor": page.cursor})
         return
@@ -64,7 +65,8 @@ def show(
     found = application.load(app)
     declared = found.store(ledger).ledger
     application.settle(found)
-    row = application.run(_row(found, ledger, id, tenant))
+    with options.naming(declared):
+        row = application.run(_row(found, ledger, id, tenant))
     allowed = [verb for verb in ("cancel", "requeue") if verb in declared.lifecycle.verbs(row.state)]
     if json:
         output.data({"ledger": ledger, **_whole(row), "allowed": allowed})

@@ -1,8 +1,9 @@
-"""What `holdfast up` does: starts the database and a worker, feeds it, shows it, and stops it all again."""
+"""What `holdfast up` does: starts the database, a worker and the dashboard, shows them, and stops all."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -13,25 +14,27 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TextIO
-
-import psycopg
+from typing import TYPE_CHECKING, TextIO
 
 from holdfast import logs
 from holdfast.cli import application, output
-from holdfast.cli.snapshot import Snapshot, Throughput, take
-from holdfast.cli.view import Lines, Screen
+from holdfast.cli.serve import doorway, must_be_installed
+from holdfast.cli.snapshot import Snapshot, take
+from holdfast.cli.view import FEW, MOST_ENDED, Lines, Screen
 from holdfast.db import embedded
 from holdfast.db.settings import redacted
-from holdfast.errors import DatabaseUnavailable
+from holdfast.errors import HoldfastError, MissingExtra
 from holdfast.platform import Holdfast
+
+if TYPE_CHECKING:
+    from holdfast.cli.server import Server
 
 LOOK_SECONDS = 0.5
 CALM = 10  # a look that took long is followed by a pause of this many times its length
 ENOUGH = 30  # waiting rows; no more demo work is added above
+EVERY_END = 1000  # rows that ended; more than can be new at one look
 LOG_BYTES = 16 * 2**20
 MARGIN = 10.0  # seconds that a stopping worker, or server, gets beyond its own time
-LOSSES = (psycopg.OperationalError, DatabaseUnavailable)
 
 
 class Stage:
@@ -46,10 +49,9 @@ class Stage:
         self.log_path = self.settings.home / "holdfast.log"
         self.stop = asyncio.Event()
         self.worker: asyncio.subprocess.Process
+        self.server: Server | None = None
         self.name = _own_name()
-        below = f"Ctrl-C stops; in another terminal: {self.name} list job" if feeds else "Ctrl-C stops"
-        self.view = Screen(output.console(), below) if output.terminal() else Lines(datetime.now(UTC))
-        self.speed = Throughput()
+        self.view: Screen | Lines = Lines(datetime.now(UTC))
         self.last: Snapshot | None = None
 
     async def run(self) -> int:
@@ -58,7 +60,10 @@ class Stage:
             self._listen_to_signals()
             with _open_log(self.log_path) as log:
                 logs.configure(self.settings.log_level, self.settings.log_format, log)
-                self._introduce()
+                web = await self._open_web()
+                self._introduce(web)
+                if output.terminal():
+                    self.view = self._screen(web)
                 self.worker = await self._start_worker(log)
                 self.view.start()
                 try:
@@ -67,13 +72,38 @@ class Stage:
                     self.view.stop()
                     application.settle(self.app)
         if complaint:
-            output.error(f"holdfast: {complaint}: {self.log_path} tells more")
+            output.error(f"holdfast: {complaint} ({self.log_path} tells more)")
         await self._say_goodbye()
         return 1 if complaint else 0
 
     # -- starting ------------------------------------------------------------------------------------
 
-    def _introduce(self) -> None:
+    async def _open_web(self) -> dict[str, str]:
+        """Takes a port for the dashboard, a free one if ours is taken; answers with how to come in."""
+        try:
+            must_be_installed()
+        except MissingExtra as missing:
+            return {"dashboard": f"is not here: {missing}"}
+        from holdfast.cli.server import Server, address, listen
+
+        note = ""
+        try:
+            bound = listen(self.settings.host, self.settings.port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            bound = listen(self.settings.host, 0)
+            note = f" (port {self.settings.port} is taken)"
+        self.server = Server(self.app, bound)
+        told = await doorway(self.app, address(bound))
+        return {**told, "dashboard": told["dashboard"] + note}
+
+    def _screen(self, web: dict[str, str]) -> Screen:
+        below = [f"{name} {web[name]}" for name in ("dashboard", "token") if name in web]
+        below.append(f"Ctrl-C stops; in another terminal: {self.name} top" if self.feeds else "Ctrl-C stops")
+        return Screen(output.console(), below, full=False, ended=True)
+
+    def _introduce(self, web: dict[str, str]) -> None:
         url = self.settings.database_url
         place = f"PostgreSQL at {redacted(url)}" if url else "an embedded PostgreSQL (`holdfast db url`)"
         lines = [
@@ -81,6 +111,7 @@ class Stage:
             f"  database  {place}",
             *([] if url else [f"  data      {embedded.status(self.settings.home).data}"]),
             f"  log       {self.log_path}",
+            *(f"  {name:9} {value}" for name, value in web.items()),
             "  stop      Ctrl-C" + (f", or by itself after {self.ends_after:g} s" if self.ends_after else ""),
             *(self._invitation() if self.feeds else ()),
         ]
@@ -90,6 +121,7 @@ class Stage:
     def _invitation(self) -> list[str]:
         """What to try next, in another terminal, in words that work there."""
         tries = {
+            "top": "everything, live",
             "list job": "the jobs; --state dead_letter: those that need you",
             "show job ID": "all there is to know of one",
             "job timeline ID": "everything that happened to it",
@@ -131,15 +163,30 @@ class Stage:
             others = [group.create_task(self._ends_by_itself()), group.create_task(self._notice_its_end())]
             if self.feeds:
                 others.append(group.create_task(self._feed()))
+            serving = group.create_task(self._serve())
             try:
                 await self.stop.wait()
                 for task in others:
                     task.cancel()
             finally:
                 complaint = await self._stop_worker()
+                if self.server:
+                    self.server.stop()
+                complaint = await serving or complaint
                 looking.cancel()
         await self._look_once()
         return complaint
+
+    async def _serve(self) -> str | None:
+        """Serves until it is told to stop; answers with what did not go in good order."""
+        if self.server is None:
+            return None
+        try:
+            await self.server.run_here()
+        except HoldfastError as error:
+            self.stop.set()
+            return str(error)
+        return None
 
     async def _ends_by_itself(self) -> None:
         if self.ends_after is not None:
@@ -151,20 +198,27 @@ class Stage:
         self.stop.set()
 
     async def _look(self) -> None:
-        """Looks at everything again and again, the more seldom the longer a look takes."""
+        """Looks at everything again and again, the more seldom the longer a look takes.
+
+        One that failed took its time waiting for a connection: it was no work for the database.
+        """
         while True:
             before = time.monotonic()
-            await self._look_once()
+            seen = await self._look_once()
             took = time.monotonic() - before
-            await asyncio.sleep(max(LOOK_SECONDS, CALM * took))
+            await asyncio.sleep(max(LOOK_SECONDS, CALM * took if seen else 0))
 
-    async def _look_once(self) -> None:
+    async def _look_once(self) -> bool:
+        """Shows what there is; False: the database did not answer."""
         try:
-            self.last = await take(self.app)
-            self.speed.note(time.monotonic(), self.last.ended)
-            self.view.show(self.last, self.speed)
-        except LOSSES:
-            self.view.show(None, self.speed)
+            self.last = await take(
+                self.app, working=FEW, finished=MOST_ENDED if output.terminal() else EVERY_END
+            )
+            self.view.show(self.last)
+        except application.losses():
+            self.view.show(None)
+            return False
+        return True
 
     async def _feed(self) -> None:
         """Adds demo work: some at once, then a little now and then, never more than is worked off."""
@@ -173,7 +227,7 @@ class Stage:
         count = 8
         while True:
             if self.last is None or self.last.waiting < ENOUGH:
-                with suppress(*LOSSES):
+                with suppress(*application.losses()):
                     await self.app.enqueue_many("job", jobs((count + 1) // 2), by="demo")
                     await self.app.enqueue_many("tasks", items(count), by="demo")
             await asyncio.sleep(random.uniform(0.8, 2.4))  # noqa: S311

@@ -1,9 +1,9 @@
-"""How `holdfast up` looks: one calm screen in a terminal, plain lines elsewhere."""
+"""How `holdfast up` and `holdfast top` look: one calm screen in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -12,41 +12,68 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli import output
-from holdfast.cli.snapshot import WORKING_ROWS, Seen, Snapshot, Throughput
-from holdfast.engine.ledger import Ledger
+from holdfast.cli import figures, output
+from holdfast.cli.snapshot import NEWEST, Seen, Snapshot
+from holdfast.engine.values import Stat
+from holdfast.runtime.overview import LedgerView
 from holdfast.runtime.presence import Present
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
 SUMMARY_SECONDS = 5.0
-FRAME_LINES = 19  # what the screen needs beside the rows that ended last
+BORDERS = 2  # lines of a panel beside its rows
 FRAME_COLUMNS = 4
+FEW = 4  # rows at work, where those that ended are shown, too
+MOST_ENDED = 12
+MOST_WORKERS = 8
+HILL = 30  # minutes
+AWAY = "the database does not answer; trying again"
 
 
 class Screen:
-    """The live view of a terminal; redrawn in place, and only when something was looked at."""
+    """The live view of a terminal; redrawn in place, and only when something was looked at.
 
-    def __init__(self, console: Console, below: str) -> None:
+    `full` takes the whole terminal and gives it back at the end. `ended`: rows that ended are shown.
+    """
+
+    def __init__(self, console: Console, below: Sequence[str], *, full: bool, ended: bool) -> None:
         self.console = console
-        self.live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        self.last_line = below
+        self.live = Live(console=console, auto_refresh=False, screen=full, vertical_overflow="crop")
+        self.below = list(below)
+        self.ended = ended
 
     def start(self) -> None:
         self.live.start()
 
     def say(self, text: str) -> None:
-        """What stands below the screen from the next look on."""
-        self.last_line = text
+        """What stands in the last line from the next look on."""
+        self.below[-1] = text
 
-    def show(self, now: Snapshot | None, speed: Throughput) -> None:
+    def show(self, now: Snapshot | None) -> None:
         """Draws what was seen; None: the database did not answer."""
         if now is None:
-            away = Text("the database does not answer; trying again", style="yellow")
-            self.live.update(Panel(away, box=box.ROUNDED), refresh=True)
+            self.live.update(Panel(Text(AWAY, style="yellow"), box=box.ROUNDED), refresh=True)
             return
-        below = Text(self.last_line, style="dim", no_wrap=True, overflow="ellipsis")
-        rows = max(3, min(12, self.console.height - FRAME_LINES - len(now.counts) - len(now.workers)))
-        self.live.update(Group(draw(now, speed, rows, self.console.width), below), refresh=True)
+        below = [
+            Text(output.readable(line), style="dim", no_wrap=True, overflow="ellipsis") for line in self.below
+        ]
+        self.live.update(Group(*self._panels(now), *below), refresh=True)
+
+    def _panels(self, now: Snapshot) -> list[RenderableType]:
+        """All panels; their height does not change from one look to the next."""
+        workers = [*_workers(now)]
+        fixed = 2 * len(now.overview.ledgers) + max(1, len(workers)) + len(self.below) + 3 * BORDERS
+        room = self.console.height - fixed - 1
+        width = self.console.width - FRAME_COLUMNS
+        working = FEW if self.ended else max(3, min(NEWEST, room))
+        ended = max(3, min(MOST_ENDED, room - FEW - BORDERS)) if self.ended else 0
+        panels = [
+            panel(
+                "Ledgers", *(line for view in now.overview.ledgers for line in ledger(view, now.now, width))
+            ),
+            panel("At work", _grid((_working(seen, now.now) for seen in now.working[:working]), working)),
+        ]
+        if ended:
+            panels.append(panel("Last finished", _grid(map(_finished, now.finished[:ended]), ended)))
+        return [*panels, panel("Workers", _grid(workers, max(1, len(workers))))]
 
     def stop(self) -> None:
         self.live.stop()
@@ -58,7 +85,7 @@ class Lines:
     def __init__(self, since: datetime) -> None:
         self.since = since
         self.told: set[str] = set()
-        self.summed = 0.0
+        self.summed: datetime | None = None
 
     def start(self) -> None:
         """Nothing to prepare."""
@@ -68,20 +95,19 @@ class Lines:
         output.line(text)
         output.flush()
 
-    def show(self, now: Snapshot | None, speed: Throughput) -> None:
+    def show(self, now: Snapshot | None) -> None:
         """Prints what has ended since the last look, and the summary when it is time."""
         if now is None:
-            output.line("the database does not answer; trying again")
+            output.line(AWAY)
             return
         for seen in reversed(now.finished):
             name, finished = f"{seen.ledger.name} {seen.row.id} {seen.row.fence}", seen.row.finished
             if name not in self.told and finished and finished > self.since:
                 self.told.add(name)
                 output.line(ending(seen))
-        clock = speed.seen[-1][0] if speed.seen else 0.0
-        if clock - self.summed >= SUMMARY_SECONDS:
-            self.summed = clock
-            output.line(summary(now, speed))
+        if self.summed is None or (now.now - self.summed).total_seconds() >= SUMMARY_SECONDS:
+            self.summed = now.now
+            output.line(summary(now))
         output.flush()
 
     def stop(self) -> None:
@@ -92,66 +118,117 @@ def ending(seen: Seen) -> str:
     """One row that has ended, in one line."""
     row = seen.row
     when = output.moment(row.finished or row.created, "seconds")
-    words = [when, seen.ledger.name, str(row.id), row.kind, row.state, seen.took, seen.trouble]
+    took = "" if seen.took is None else figures.lasting(seen.took)
+    words = [when, seen.ledger.name, str(row.id), row.kind, row.state, took, seen.trouble]
     return output.readable(" ".join(word for word in words if word))
 
 
-def summary(now: Snapshot, speed: Throughput) -> str:
+def summary(now: Snapshot) -> str:
     """Everything in one line."""
     ledgers = [
-        f"{ledger.name}: "
-        + (", ".join(f"{count} {state}" for state, count in states.items() if count) or "empty")
-        for ledger, states in now.counts
+        f"{view.ledger.name}: "
+        + (", ".join(f"{_count(stat)} {stat.state}" for stat in view.stats if stat.rows) or "empty")
+        for view in now.overview.ledgers
     ]
-    workers = f"{len(now.workers)} worker{'s' if len(now.workers) != 1 else ''}"
-    return f"{'; '.join(ledgers)} · {speed.rate:.1f}/s · {workers}"
+    rate = sum(figures.each_minute(view.pace, now.now) for view in now.overview.ledgers if view.pace)
+    workers = len(now.overview.workers)
+    return f"{'; '.join(ledgers)} · {rate:.0f} finished/min · {workers} worker{'s' if workers != 1 else ''}"
 
 
-# -- the screen ------------------------------------------------------------------------------------------
-
-
-def draw(now: Snapshot, speed: Throughput, rows: int, width: int) -> RenderableType:
-    """The whole screen; its height does not change from one look to the next."""
-    return Group(
-        _panel("Ledgers", _counts(now, width - FRAME_COLUMNS), speed_line(speed)),
-        _panel("At work", _grid((_working(seen) for seen in now.working[:WORKING_ROWS]), WORKING_ROWS)),
-        _panel("Last finished", _grid((_finished(seen) for seen in now.finished[:rows]), rows)),
-        _panel("Workers", _grid((_worker(one) for one in now.workers), max(1, len(now.workers)))),
+def print_once(now: Snapshot) -> None:
+    """Everything, for a pipe or for one look: ledgers, workers, and the rows at work."""
+    width = output.console().width
+    for view in now.overview.ledgers:
+        for line in ledger(view, now.now, width, hilly=output.terminal()):
+            output.show(line)
+    output.line("")
+    headings = ("WORKER", "HELD", "SLOTS", "HEARTBEAT", "LEADS", "SERVES")
+    output.table(
+        headings,
+        [
+            (
+                one.id,
+                now.overview.load.get(one.id, 0),
+                one.pool_size,
+                f"{figures.lasting(one.silent)} ago",
+                "leads" if one.leads else "",
+                " ".join(one.serves),
+            )
+            for one in now.overview.workers
+        ],
     )
+    output.line("")
+    lines = [
+        (
+            seen.ledger.name,
+            seen.row.id,
+            seen.row.kind,
+            output.shade(seen.ledger, seen.row.state),
+            figures.lasting(seen.since(now.now)),
+            seen.row.owner,
+            far(seen),
+        )
+        for seen in now.working
+    ]
+    output.table(("LEDGER", "ID", "KIND", "STATE", "FOR", "HELD BY", "HOW FAR"), lines)
 
 
-def speed_line(speed: Throughput) -> Text:
-    """The throughput as a number and as a small hill."""
-    steps = speed.steps[-40:]
-    top = max(steps, default=0) or 1
-    hill = "".join(BLOCKS[min(8, round(8 * step / top))] for step in steps)
-    return Text.assemble((f"{speed.rate:5.1f} finished/s ", "bold"), (hill, "green"))
+def far(seen: Seen) -> str:
+    """How far a row at work has come, in words."""
+    row = seen.row
+    again = f"run {row.attempts + 1}" if row.attempts else ""
+    percent = f"{row.progress:.0f} %" if row.progress is not None else ""
+    return "  ".join(word for word in (again, row.stage, percent) if word)
 
 
-def _panel(title: str, *parts: RenderableType) -> Panel:
+# -- the panels ------------------------------------------------------------------------------------------
+
+
+def panel(title: str, *parts: RenderableType) -> Panel:
+    """Something with a frame and a title."""
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim", box=box.ROUNDED)
 
 
-def _counts(now: Snapshot, width: int) -> Table:
-    """A line for each ledger; where not all states have room, those without rows are left out."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, overflow="ellipsis")
-    room = width - 2 - max((len(ledger.name) for ledger, _ in now.counts), default=0)
-    for ledger, states in now.counts:
-        parts = {
-            state: Text.assemble((f"{count} ", "bold" if count else "dim"), _shade(ledger, state, count))
-            for state, count in states.items()
-        }
-        line = Text("  ").join(parts.values())
-        if line.cell_len > room:
-            line = Text("  ").join(part for state, part in parts.items() if states[state])
-        grid.add_row(Text(ledger.name, style="bold"), line)
-    return grid
+def ledger(view: LedgerView, now: datetime, width: int, *, hilly: bool = True) -> tuple[Text, Text]:
+    """A ledger in two lines: how many rows in which state, and how they fare."""
+    name = Text(f"{view.ledger.name}  ", style="bold")
+    parts = {
+        stat.state: Text.assemble(
+            (f"{_count(stat)} ", "bold" if stat.rows else "dim"),
+            output.shade(view.ledger, stat.state) if stat.rows else (stat.state, "dim"),
+        )
+        for stat in view.stats
+    }
+    line = Text("  ").join(parts.values())
+    if name.cell_len + line.cell_len > width:  # where not all have room, states without rows are left out
+        line = Text("  ").join(parts[stat.state] for stat in view.stats if stat.rows)
+    counts = Text.assemble(name, line)
+    counts.no_wrap, counts.overflow = True, "ellipsis"
+    fares = Text("  ").join([Text("  ", end=""), *_fares(view, now, hilly)])
+    fares.no_wrap, fares.overflow = True, "ellipsis"
+    return counts, fares
 
 
-def _shade(ledger: Ledger, state: str, count: int) -> Text:
-    return output.shade(ledger, state) if count else Text(state, style="dim")
+def _fares(view: LedgerView, now: datetime, hilly: bool) -> Iterable[Text]:
+    if view.trouble:
+        yield Text(output.readable(view.trouble), style="red")
+        return
+    for one in view.paused:
+        yield Text(f"{f'queue {one.queue}' if one.queue else 'all'} paused", style="bold yellow")
+    wait = view.oldest_wait(now)
+    yield Text("nothing waits" if wait is None else f"oldest waits {figures.lasting(wait)}", style="dim")
+    if view.pace is None:
+        return
+    yield Text(f"{figures.each_minute(view.pace, now):,.0f} finished/min")
+    for name, found in (("waited", view.pace.latency), ("ran", view.pace.run_time)):
+        if found.count:
+            yield Text(f"p95 {name} {figures.lasting(found.p95)}", style="dim")
+    if hilly:
+        yield Text(figures.hill([minute.finished for minute in view.pace.minutes[-HILL:]]), style="green")
+
+
+def _count(stat: Stat) -> str:
+    return figures.count(stat.rows, exact=stat.exact)
 
 
 def _grid(rows: Iterable[Sequence[Text]], height: int) -> Table:
@@ -168,27 +245,33 @@ def _grid(rows: Iterable[Sequence[Text]], height: int) -> Table:
     return grid
 
 
-def _working(seen: Seen) -> Sequence[Text]:
+def _working(seen: Seen, now: datetime) -> Sequence[Text]:
     row = seen.row
-    since = row.started or row.claimed
-    lasts = f"{max(0.0, (datetime.now(UTC) - since).total_seconds()):.1f} s" if since else ""
-    again = f"run {row.attempts + 1}" if row.attempts else ""
-    far = f"{row.progress:.0f} %" if row.progress is not None else ""
-    words = Text(output.readable("  ".join(word for word in (again, row.stage, far) if word)), style="dim")
-    return *_name(seen), output.shade(seen.ledger, row.state), Text(lasts), words
+    lasts = "" if (since := seen.since(now)) is None else figures.lasting(since)
+    words = (far(seen), f"by {row.owner}" if row.owner else "")
+    told = Text(output.readable("  ".join(word for word in words if word)), style="dim")
+    return *_name(seen), output.shade(seen.ledger, row.state), Text(lasts), told
 
 
 def _finished(seen: Seen) -> Sequence[Text]:
     row = seen.row
+    took = "" if seen.took is None else figures.lasting(seen.took)
     trouble = Text(output.readable(seen.trouble), style="dim")
-    state = output.shade(seen.ledger, row.state)
-    return *_name(seen), state, Text(seen.took), trouble
+    return *_name(seen), output.shade(seen.ledger, row.state), Text(took), trouble
 
 
-def _worker(one: Present) -> Sequence[Text]:
-    beat = f"heartbeat {one.silent:.0f} s ago"
+def _workers(now: Snapshot) -> Iterable[Sequence[Text]]:
+    every = now.overview.workers
+    for one in every[:MOST_WORKERS]:
+        yield _worker(one, now.overview.load.get(one.id, 0))
+    if len(every) > MOST_WORKERS:
+        yield (Text(f"… and {len(every) - MOST_WORKERS} more", style="dim"),)
+
+
+def _worker(one: Present, load: int) -> Sequence[Text]:
+    beat = Text(f"heartbeat {figures.lasting(one.silent)} ago", style="dim")
     leads = Text("leads", style="bold yellow") if one.leads else Text("")
-    return Text(one.id), Text(f"{one.pool_size} slots"), Text(beat, style="dim"), leads
+    return Text(one.id), Text(f"{load}/{one.pool_size} slots"), beat, Text(" ".join(one.serves)), leads
 
 
 def _name(seen: Seen) -> Sequence[Text]:

@@ -8,11 +8,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast import tracing
 from holdfast.cli import application, options, output
 from holdfast.errors import InvalidInput
 
@@ -50,7 +51,7 @@ def worker(
     _check(found, ledgers, kind)
     application.settle(found, chatty=True)
     working = _work(found, ledgers, slots, kind, queue or ["default"], until_idle, stop_on_eof)
-    if application.run(working):
+    if application.run(working, tidy=False):
         raise typer.Exit(ABANDONED)
 
 
@@ -138,6 +139,8 @@ def leave_behind(code: int) -> None:
 
 def _end(code: int) -> None:
     """Ends the process at once, whatever still runs in it."""
+    tracing.finish()
     logging.shutdown()
-    output.flush()
+    with suppress(OSError):
+        output.flush()
     os._exit(code)

@@ -7,12 +7,17 @@ import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from holdfast.db import embedded, migrate, queries
+from psycopg.errors import UndefinedTable
+
+from holdfast.db import embedded, queries
 from holdfast.db import pool as pools
 from holdfast.db.settings import Settings
 from holdfast.errors import SchemaOutdated
+
+VERSIONS = Path(__file__).parent / "migrations" / "versions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +94,28 @@ def _release(starting: asyncio.Future[embedded.Lease]) -> None:
         starting.result().release()
 
 
+@cache
+def head() -> str:
+    """The revision that this version needs: the last of the migrations, by their names."""
+    return max(path.name for path in VERSIONS.glob("[0-9]*.py")).partition("_")[0]
+
+
+async def revision(conn: pools.Connection) -> str | None:
+    """The revision that the database is at; None when Holdfast was never installed there."""
+    try:
+        ((found,),) = await (await conn.execute(queries.REVISION)).fetchall()
+    except UndefinedTable:
+        return None
+    return found
+
+
 async def prepare(database: Database) -> None:
     """Brings the schema up to date on the profiles local and test; refuses an old one elsewhere."""
+    async with database.connection() as conn:
+        if await revision(conn) == head():
+            return
+    from holdfast.db import migrate  # Alembic takes longer to import than all the rest together
+
     url, schema = database.direct_url or database.url, database.settings.schema
     if not await asyncio.to_thread(migrate.pending, url, schema):
         return

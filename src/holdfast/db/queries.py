@@ -8,3 +8,5 @@ RESET = """
 reset session authorization; reset role; reset all; close all; unlisten *; discard temp;
 select pg_advisory_unlock_all()
 """
+
+REVISION = "select max(version_num) from holdfast_version"

@@ -106,6 +106,34 @@ def _share(text: str) -> float:
     return float(text)
 
 
+def _text(text: str) -> str:
+    return text
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", text):
+        raise ValueError(f"must be an address or a host's name, like 127.0.0.1, not {text!r}")
+    return text
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65535:
+        raise ValueError(f"must be a port between 0 and 65535, not {text!r}")
+    return int(text)
+
+
+def _jwt_secret(text: str) -> str:
+    if len(text.encode()) < 32:
+        raise ValueError("must have at least 32 bytes: a shorter one can be guessed")
+    return text
+
+
+def _web_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s]+\S*", text):
+        raise ValueError(f"must be a URL like https://login.example/keys.json, not {text!r}")
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything that can be set; durations are seconds. The connection URLs stay out of its repr."""
@@ -173,6 +201,24 @@ class Settings:
     log_format: Literal["text", "json"] = _choice(
         "text", ("text", "json"), "text for people, json for log collectors"
     )
+    host: str = _setting(_host, "127.0.0.1", "the address that `holdfast serve` listens on")
+    port: int = _setting(_port, 8321, "the port that `holdfast serve` listens on; 0 takes a free one")
+    api_rate: int = _setting(
+        _at_least(1), 50, "requests that one token may make in a second; bursts of twice as many pass"
+    )
+    api_body_bytes: int = _setting(_at_least(1024), 2 * 2**20, "the largest body of a request, in bytes")
+    session_hours: int = _setting(_at_least(1), 12, "how long a login to the dashboard lasts, in hours")
+    jwt_secret: str | None = _setting(
+        _jwt_secret,
+        None,
+        "the shared secret of HS256 tokens, of at least 32 bytes; not in profile prod",
+        secret=True,
+    )
+    jwt_jwks_url: str | None = _setting(
+        _web_url, None, "where the public keys of RS256 tokens are, as a JSON Web Key Set"
+    )
+    jwt_issuer: str | None = _setting(_text, None, "the issuer (iss) that a JWT must name")
+    jwt_audience: str | None = _setting(_text, None, "the audience (aud) that a JWT must name")
     warnings: tuple[str, ...] = ()
 
 
@@ -258,6 +304,16 @@ def _contradictions(settings: Settings, wrong: Collection[str]) -> list[str]:
         problems.append(
             "HOLDFAST_SCHEMA cannot be pinned through a pooler in transaction mode: unset it, and set the "
             "search_path of the role (ALTER ROLE … SET search_path = …)"
+        )
+    if settings.jwt_secret and settings.profile == "prod":
+        problems.append(
+            "HOLDFAST_JWT_SECRET is for profiles other than prod: whoever checks such tokens can also make "
+            "them. Set HOLDFAST_JWT_JWKS_URL"
+        )
+    if settings.jwt_jwks_url and not (settings.jwt_issuer and settings.jwt_audience):
+        problems.append(
+            "HOLDFAST_JWT_JWKS_URL needs HOLDFAST_JWT_ISSUER and HOLDFAST_JWT_AUDIENCE, or tokens that were "
+            "made for others are taken"
         )
     return problems
 

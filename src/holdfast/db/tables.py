@@ -6,8 +6,24 @@ agree. The schema is the connection's search_path, so that one description serve
 
 from __future__ import annotations
 
-from sqlalchemy import TIMESTAMP, Boolean, Column, Index, Integer, MetaData, Table, Text, text
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import (
+    TIMESTAMP,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 # The names PostgreSQL itself would give, so that a constraint has one name whoever made it.
 metadata = MetaData(
@@ -32,6 +48,76 @@ workers = Table(
     Column("is_leader", Boolean, nullable=False, server_default=text("false")),
     Column("leader_until", TIMESTAMP),
     Column("serves", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("shares", JSONB, nullable=False, server_default=text("'{}'")),
     Index("idx_workers_heartbeat", "last_heartbeat"),
     Index("idx_workers_leader", "is_leader", "leader_until", postgresql_where=text("is_leader = true")),
+)
+
+moment = TIMESTAMP(timezone=True)
+
+# Ledgers, or queues of them, from which nothing is claimed; the empty name means all queues.
+pause = Table(
+    "holdfast_pause",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("queue", Text, primary_key=True, server_default=text("''")),
+    Column("since", moment, nullable=False, server_default=text("now()")),
+    Column("by", Text),
+    Column("reason", Text),
+)
+
+# What workers did: by the minute for all kinds together, and at -infinity since the beginning for each kind.
+pulse = Table(
+    "holdfast_pulse",
+    metadata,
+    Column("minute", moment, primary_key=True),
+    Column("ledger", Text, primary_key=True),
+    Column("kind", Text, primary_key=True, server_default=text("''")),
+    Column("fact", Text, primary_key=True),
+    Column("label", Text, primary_key=True, server_default=text("''")),
+    Column("count", BigInteger, nullable=False),
+    Column("sum", Double, nullable=False, server_default=text("0")),
+)
+
+token = Table(
+    "holdfast_token",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("tenant", Text),
+    Column("created_at", moment, nullable=False, server_default=text("now()")),
+    Column("created_by", Text),
+    Column("expires_at", moment),
+    Column("revoked_at", moment),
+    Column("used_at", moment),
+    CheckConstraint(text("scope in ('read', 'act', 'admin')"), name="scope"),
+)
+
+session = Table(
+    "holdfast_session",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True),
+    Column("token_id", Text, ForeignKey("holdfast_token.id", ondelete="CASCADE")),
+    Column("who", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("tenant", Text),
+    Column("created_at", moment, nullable=False, server_default=text("now()")),
+    Column("expires_at", moment, nullable=False),
+)
+
+audit = Table(
+    "holdfast_audit",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("at", moment, nullable=False, server_default=text("now()")),
+    Column("who", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("ledger", Text),
+    Column("row_id", Text),
+    Column("tenant", Text),
+    Column("rows", BigInteger),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("trace_id", Text),
 )

@@ -47,7 +47,7 @@ class Inserts(Words):
         ledger = self.ledger
         types = {ledger.key.column: ledger.key.type, DELAY: "float8", RUN_AT: "timestamptz"}
         key = ledger.idempotency and ledger.idempotency.column
-        for column in (ledger.kind, ledger.queue, key, ledger.requester):
+        for column in (ledger.kind, ledger.queue, key, ledger.requester, ledger.trace):
             if column:
                 types[column] = "text"
         if ledger.policy:

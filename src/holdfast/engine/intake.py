@@ -41,6 +41,8 @@ def columns_of(ledger: Ledger, item: Item, by: str | None = None) -> dict[str, A
         found[ledger.key.column] = stored(ledger.key.column, ledger.key.type, ledger.key.make())
     if ledger.requester and by:
         found[ledger.requester] = by
+    if ledger.trace and item.trace:
+        found[ledger.trace] = fitting(ledger, ledger.trace, item.trace)
     _kind(ledger, item, found)
     _key(ledger, item, found)
     _numbers(ledger, item, found)

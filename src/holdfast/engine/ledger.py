@@ -44,7 +44,8 @@ class Ledger:
     `payload` is one jsonb column, or a tuple of plain columns that together are the payload.
     `owner_kept`: a row that has ended still names who ran it. `cancelled_text`: what a cancel writes as the
     error, None where the state says it all. `unknown_kind`: a row whose kind has no handler is rejected, or
-    left for another worker. `requester`: the column for who asked. `lengths`: how many characters a column
+    left for another worker. `requester`: the column for who asked. `trace`: the
+    column for the trace (a W3C traceparent) that a row belongs to. `lengths`: how many characters a column
     takes. `defaults`: what the table itself puts into columns that an enqueue leaves out; where all are
     known, a bulk of unlike items is one statement. `backoff` is how long bad runs wait, unless their handler
     says otherwise; `policy` is a column that names one of none, fixed and exp for each row,
@@ -75,6 +76,7 @@ class Ledger:
     queue: str | None = None
     tenant: Tenant | None = None
     requester: str | None = None
+    trace: str | None = None
     policy: str | None = None
     policy_type: str = "text"
     extras: tuple[Column, ...] = ()
@@ -135,7 +137,7 @@ class Ledger:
         yield "key", self.key.column
         yield "state", self.state
         yield "owner", self.owner
-        for role in ("kind", "fence", "priority", "queue", "requester", "policy"):
+        for role in ("kind", "fence", "priority", "queue", "requester", "policy", "trace"):
             if name := getattr(self, role):
                 yield role, name
         if self.tenant:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import LiteralString
 
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from holdfast.engine import effects, sql
 from holdfast.engine.lifecycle import FENCED, PERSONAL, Edge, Verb
 from holdfast.engine.roles import JsonError, Lane, error_columns
-from holdfast.engine.words import COMMA, LATER, Words, lane_name, literals, order_by, standing
+from holdfast.engine.words import (
+    COMMA,
+    FIRST_TIME,
+    LATER,
+    TO_MOMENT,
+    WAITED,
+    Words,
+    lane_name,
+    literals,
+    order_by,
+    standing,
+)
 
 
 class Moves(Words):
@@ -19,13 +31,12 @@ class Moves(Words):
     @cached_property
     def claim(self) -> bytes:
         ledger = self.ledger
-        ranks = [Identifier(f"rank_{place}") for place in range(len(ledger.lanes[0].order))]
-        rank = zip(ranks, ledger.lanes[0].orders, strict=True)
+        rank = (order_by(_rank(place), order) for place, order in enumerate(ledger.lanes[0].orders))
         return self.render(
             sql.CLAIM,
             lanes=SQL(",\n").join(self.lane(lane) for lane in ledger.lanes),
             union=SQL(" union all ").join(SQL(sql.PICKS).format(lane_name(lane)) for lane in ledger.lanes),
-            rank=COMMA.join(order_by(name, order) for name, order in rank),
+            rank=COMMA.join(rank),
             sets=effects.sets(ledger, "claim"),
             returning=COMMA.join(map(effects.column_of, dict.fromkeys(self.claim_columns()))),
             journal=self._journal("claim", ledger.lifecycle.of("claim"), SQL("picked")),
@@ -35,10 +46,6 @@ class Moves(Words):
     def lane(self, lane: Lane) -> Composable:
         """One way into the claimable rows, as the CTE that picks and locks them."""
         ledger = self.ledger
-        ranks = (
-            SQL("{} as {}").format(effects.column_of(order.column), Identifier(f"rank_{place}"))
-            for place, order in enumerate(lane.orders)
-        )
         order = (order_by(effects.column_of(order.column), order) for order in lane.orders)
         return SQL(sql.LANE_BY_QUEUE if ledger.queue else sql.LANE).format(
             name=lane_name(lane),
@@ -46,10 +53,73 @@ class Moves(Words):
             state=self.state,
             table=self.table,
             queue=Identifier(ledger.queue or ""),
-            ranks=COMMA.join(ranks),
+            ranks=self._ranks(lane),
+            waited=self._waited(lane),
             conditions=SQL(" and ").join(self._lane_conditions(lane)),
             order=COMMA.join(order),
         )
+
+    def _ranks(self, lane: Lane) -> Composable:
+        """What the rows of a lane are ordered by, under names that all lanes share."""
+        return COMMA.join(
+            SQL("{} as {}").format(effects.column_of(order.column), _rank(place))
+            for place, order in enumerate(lane.orders)
+        )
+
+    @cached_property
+    def head(self) -> bytes:
+        """Since when the rows wait that would be claimed next."""
+        lanes = self.ledger.lanes
+        moment = SQL(TO_MOMENT[self.ledger.times.kind]).format(SQL("min(lane.since)"))
+        since = ((lane, SQL("{} as since").format(self._since(lane))) for lane in lanes)
+        form = sql.PEEK_QUEUES if self.ledger.queue else sql.PEEK
+        return self.render(sql.HEAD, moment=moment, **self._peeks(form, since))
+
+    @cached_property
+    def ahead(self) -> bytes:
+        """Which place a row has among those that would be claimed next."""
+        lanes = self.ledger.lanes
+        rank = (order_by(_rank(place), order) for place, order in enumerate(lanes[0].orders))
+        keys = ((lane, SQL("t.{} as key, {}").format(self.key, self._ranks(lane))) for lane in lanes)
+        form = sql.PEEK_BY_QUEUE if self.ledger.queue else sql.PEEK
+        return self.render(sql.AHEAD, rank=COMMA.join(rank), **self._peeks(form, keys))
+
+    def _peeks(self, form: LiteralString, what: Iterable[tuple[Lane, Composable]]) -> dict[str, Composable]:
+        """The lanes as a claim sees them, but without its locks: of each row, `what`."""
+        lanes = self.ledger.lanes
+        return {
+            "lanes": SQL(",\n").join(self._peek(form, lane, told) for lane, told in what),
+            "union": SQL(" union all ").join(SQL(sql.PICKS).format(lane_name(lane)) for lane in lanes),
+        }
+
+    def _peek(self, form: LiteralString, lane: Lane, what: Composable) -> Composable:
+        ledger = self.ledger
+        order = (order_by(effects.column_of(order.column), order) for order in lane.orders)
+        return SQL(form).format(
+            name=lane_name(lane),
+            queues=Identifier(f"queues_{lane.name}"),
+            standing=SQL(" and ").join(standing(ledger, lane, "t.")),
+            table=self.table,
+            queue=Identifier(ledger.queue or ""),
+            what=what,
+            conditions=SQL(" and ").join((*self._lane_conditions(lane), *self._bounds(lane))),
+            order=COMMA.join(order),
+        )
+
+    def _bounds(self, lane: Lane) -> Iterable[Composable]:
+        """Where nothing is locked the planner forgets what the index says of NULL, and picks another one."""
+        if lane.due:
+            yield SQL("t.{} >= {}").format(Identifier(lane.due), SQL(FIRST_TIME[self.ledger.times.kind]))
+
+    def _waited(self, lane: Lane) -> Composable:
+        """For how many seconds a row could have been taken; what no calendar has counts as long ago."""
+        return SQL(WAITED[self.ledger.times.kind]).format(self._since(lane))
+
+    def _since(self, lane: Lane) -> Composable:
+        """Since when a row of this lane can be taken."""
+        times = self.ledger.times
+        came = lane.due or times.updated or times.created
+        return SQL("greatest(t.{}, t.{})").format(Identifier(came), Identifier(times.created))
 
     def _lane_conditions(self, lane: Lane) -> Iterable[Composable]:
         yield from standing(self.ledger, lane, "t.")
@@ -195,3 +265,7 @@ class Moves(Words):
             extra=SQL("%(detail)s::jsonb") if verb == "claim" else SQL("m.detail"),
             **self.journal_names(),
         )
+
+
+def _rank(place: int) -> Identifier:
+    return Identifier(f"rank_{place}")

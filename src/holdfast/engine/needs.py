@@ -59,6 +59,7 @@ LOST: Mapping[str, str] = {
     "extra": "enqueue cannot fill it",
     "requester": "nobody sees who asked for a row",
     "policy": "a row cannot say how its retries wait",
+    "trace": "a run cannot be found in the trace of the request that asked for it",
     "order": "rows are not claimed in the declared order",
     "journal": "moves cannot be told, so they cannot happen",
 }
@@ -210,6 +211,7 @@ ANY_LEDGER: Mapping[str, Mapping[str, Any]] = {
     "queue": {"fits": TEXT, "default": SQL("'default'"), "bare": "missing"},
     "idempotency key": {"fits": TEXT, "nulls": "wanted"},
     "requester": {"fits": TEXT, "nulls": "wanted"},
+    "trace": {"fits": TEXT, "nulls": "wanted"},
 }
 
 

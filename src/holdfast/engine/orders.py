@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
@@ -17,10 +17,14 @@ from holdfast.errors import IllegalEdge
 
 
 class How(TypedDict, total=False):
-    """What goes with an order: who gives it and why, for the record; and a clock that tests lend."""
+    """What goes with an order: who gives it and why, for the record; and a clock that tests lend.
+
+    `tell` hears, after each batch of rows, how many have been moved so far.
+    """
 
     by: str | None
     reason: str | None
+    tell: Callable[[int], None] | None
     now: datetime | None
 
 
@@ -68,6 +72,8 @@ class Orders(Looks):
             if not keys:
                 return done
             done += len(await self._order(conn, verb, keys, params.get("tenant"), how))
+            if tell := how.get("tell"):
+                tell(done)
             after = keys[-1]
 
     async def _order(

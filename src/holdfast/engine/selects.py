@@ -10,7 +10,7 @@ from psycopg.sql import SQL, Composable, Identifier, Literal, Placeholder
 from holdfast.engine import effects, sql
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.roles import CodeError, JsonError, TextError, TraceError
-from holdfast.engine.words import COMMA, FROM_MOMENT, TO_MOMENT, Words, among, named
+from holdfast.engine.words import COMMA, FROM_MOMENT, TO_MOMENT, Words, among, literals, named
 
 
 class Selects(Words):
@@ -25,6 +25,8 @@ class Selects(Words):
         self.verify = cache(self._verify)
         self.last_key = cache(self._last_key)
         self.stats = cache(self._stats)
+        self.depth = cache(self._depth)
+        self.changes = cache(self._changes)
 
     def _rows(self, shape: tuple[str, ...]) -> bytes:
         ledger = self.ledger
@@ -116,6 +118,7 @@ class Selects(Words):
             "tenant": SQL("t.{}").format(Identifier(ledger.tenant.name))
             if ledger.tenant
             else SQL("null::text"),
+            "trace": effects.column_of(ledger.trace) if ledger.trace else SQL("null::text"),
         }
         moments = {
             "due": ledger.due and ledger.due.column,
@@ -177,16 +180,85 @@ class Selects(Words):
 
     def _stats(self, shape: tuple[str, ...]) -> bytes:
         """How many rows are in each state, since when the oldest is there, and since when one is due."""
-        moment = SQL(TO_MOMENT[self.ledger.times.kind])
-        oldest = moment.format(SQL("min(t.{})").format(Identifier(self.ledger.times.created)))
+        return self.render(sql.STATS, conditions=self._conditions(shape), **self._oldest())
+
+    def _depth(self, shape: tuple[str, ...]) -> bytes:
+        """The same of one state, of a limited number of rows."""
+        due = self.ledger.due
+        times = self.ledger.times
+        maybe = (self.ledger.state, times.created, due and times.updated, due and due.column)
+        names = dict.fromkeys(name for name in maybe if name)
+        columns = COMMA.join(effects.column_of(name) for name in names)
+        return self.render(sql.DEPTH, columns=columns, conditions=self._conditions(shape), **self._oldest())
+
+    def _oldest(self) -> dict[str, Composable]:
+        """When the oldest row was made, and since when one that waits is due."""
+        ledger, created = self.ledger, effects.column_of(self.ledger.times.created)
+        moment = SQL(TO_MOMENT[ledger.times.kind])
         due = SQL("null::timestamptz")
-        if self.ledger.due:
-            waiting = SQL("min(t.{}) filter (where {})").format(
-                Identifier(self.ledger.due.column),
-                among(SQL("t.") + self.state, self.ledger.lifecycle.waiting),
-            )
-            due = moment.format(SQL("({})").format(waiting))
-        return self.render(sql.STATS, oldest=oldest, due=due, conditions=self._conditions(shape))
+        if ledger.due:
+            column = effects.column_of(ledger.due.column)
+            came = effects.column_of(ledger.times.updated or ledger.times.created)
+            since = SQL("coalesce({}, {})").format(column, came) if ledger.due.cleared else column
+            waiting = among(SQL("t.") + self.state, ledger.lifecycle.waiting)
+            due = moment.format(SQL("(min({}) filter (where {}))").format(since, waiting))
+        return {"oldest": moment.format(SQL("min({})").format(created)), "due": due}
+
+    @cached_property
+    def size(self) -> bytes:
+        """How large the table is, in bytes."""
+        name = SQL("{}::regclass").format(Literal(self.table.as_string(None)))
+        return self.render(sql.SIZE, name=name)
+
+    @cached_property
+    def held(self) -> bytes:
+        """How many rows each worker holds."""
+        held = among(SQL("t.") + self.state, self.ledger.lifecycle.held)
+        return self.render(sql.HELD, holder=self.holder(), held=held)
+
+    @cached_property
+    def marks(self) -> bytes:
+        """Of some rows, what changes when they do."""
+        ledger, times = self.ledger, self.ledger.times
+        columns = [ledger.state, ledger.owner, ledger.fence, times.updated, times.finished]
+        columns += [ledger.attempts and ledger.attempts.column, ledger.due and ledger.due.column]
+        facts: list[Composable] = [effects.column_of(name) for name in dict.fromkeys(columns) if name]
+        if journal := ledger.journal:
+            names = {"of": Identifier(journal.row), "seq": Identifier(journal.seq), **self.journal_names()}
+            facts.append(SQL(sql.LAST_EVENT).format(**names))
+        return self.render(sql.MARKS, facts=COMMA.join(facts), key_type=SQL(self.key_type()))
+
+    @cached_property
+    def touched(self) -> bytes:
+        """The state of a row now, and the open transaction that has touched it."""
+        return self.render(sql.TOUCHED)
+
+    @cached_property
+    def held_since(self) -> bytes | None:
+        """When a row was taken, where its journal alone knows."""
+        journal, times = self.ledger.journal, self.ledger.times
+        if journal is None:
+            return None
+        return self.render(
+            sql.HELD_SINCE,
+            moment=SQL(TO_MOMENT[times.kind]).format(SQL("max(e.{})").format(Identifier(journal.at))),
+            held=literals(self.ledger.lifecycle.held),
+            of=Identifier(journal.row),
+            **self.journal_names(),
+        )
+
+    def _changes(self, shape: tuple[str, ...]) -> bytes:
+        """The events of all rows since a moment."""
+        journal, kind = self.ledger.journal, self.ledger.times.kind
+        assert journal
+        names = self.journal_names() | {"of": Identifier(journal.row), "seq": Identifier(journal.seq)}
+        return self.render(
+            sql.CHANGES,
+            moment=SQL(TO_MOMENT[kind]).format(SQL("e.{}").format(Identifier(journal.at))),
+            since=SQL(FROM_MOMENT[kind]).format(SQL("%(since)s::timestamptz")),
+            conditions=self._conditions(shape),
+            **names,
+        )
 
     def _facts(self) -> dict[str, Composable]:
         """What the events of a row must lead to."""

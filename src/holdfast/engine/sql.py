@@ -14,7 +14,9 @@ Habits that every statement keeps:
 from typing import LiteralString
 
 # What the statements call their own parts: a table of such a name would be hidden by them.
-NAMES = frozenset(("asked", "clock", "hops", "items", "moved", "moves", "picked", "told"))
+NAMES = frozenset(
+    ("asked", "clock", "hops", "items", "moved", "moves", "picked", "ranked", "told", "touched", "touchers")
+)
 
 CLAIM: LiteralString = """\
 with clock as materialized (
@@ -33,7 +35,7 @@ moved as (
     where t.{key} = m.key
     returning {returning}
 ){journal}
-select {answer}
+select {answer}, p.waited
 from moved as t join picked as p on p.key = t.{key}
 order by {rank}
 """
@@ -41,7 +43,8 @@ order by {rank}
 # A claim must not wait for others and must not collide with the key locks of inserts that refer to the row.
 LANE: LiteralString = """\
 {name} as materialized (
-    select t.{key} as key, t.{state}::text as prev, {ranks}, (select now from clock) as now
+    select t.{key} as key, t.{state}::text as prev, {ranks}, (select now from clock) as now,
+        {waited} as waited
     from {table} as t
     where {conditions}
     order by {order}
@@ -56,7 +59,8 @@ LANE_BY_QUEUE: LiteralString = """\
 {name} as materialized (
     select lane.*
     from unnest(%(queues)s::text[]) as q (name), lateral (
-        select t.{key} as key, t.{state}::text as prev, {ranks}, (select now from clock) as now
+        select t.{key} as key, t.{state}::text as prev, {ranks}, (select now from clock) as now,
+            {waited} as waited
         from {table} as t
         where t.{queue} = q.name and {conditions}
         order by {order}
@@ -343,5 +347,148 @@ from {table} as t
 where {conditions}
 group by 1
 """
+
+# The same of one state, of no more rows than a page can wait for.
+DEPTH: LiteralString = """\
+select count(*) as rows, {oldest} as oldest, {due} as due
+from (select {columns} from {table} as t where {conditions} limit %(limit)s) as t
+"""
+
+EXPLAIN: LiteralString = "explain (format json) "
+
+# A partitioned table has no size of its own.
+SIZE: LiteralString = """\
+select coalesce(
+    (select sum(pg_relation_size(part.relid)) from pg_partition_tree({name}) as part),
+    pg_relation_size({name})
+)::bigint
+"""
+
+# Since when the rows wait that would be claimed next: the same indexes as a claim, and no locks.
+HEAD: LiteralString = """\
+with recursive clock as materialized (
+    select {clock} as now
+),
+{lanes}
+select {moment} as since from ({union}) as lane
+"""
+
+# Which place a row has among them.
+AHEAD: LiteralString = """\
+with clock as materialized (
+    select {clock} as now
+),
+{lanes},
+ranked as (
+    select lane.key, row_number() over (order by {rank}) as place from ({union}) as lane
+)
+select count(*) as seen, min(place) filter (where key = %(id)s) as place from ranked
+"""
+
+PEEK: LiteralString = """\
+{name} as materialized (
+    select {what}
+    from {table} as t
+    where {conditions}
+    order by {order}
+    limit %(limit)s
+)"""
+
+# Every queue that has such rows, found by one index search each.
+PEEK_QUEUES: LiteralString = """\
+{queues} (name) as (
+    (select t.{queue} from {table} as t where {standing} order by t.{queue} limit 1)
+    union all
+    select (
+        select t.{queue} from {table} as t where {standing} and t.{queue} > q.name order by t.{queue} limit 1
+    )
+    from {queues} as q where q.name is not null
+),
+{name} as materialized (
+    select lane.*
+    from {queues} as q, lateral (
+        select {what}
+        from {table} as t
+        where t.{queue} = q.name and {conditions}
+        order by {order}
+        limit %(limit)s
+    ) as lane
+)"""
+
+PEEK_BY_QUEUE: LiteralString = """\
+{name} as materialized (
+    select lane.*
+    from unnest(%(queues)s::text[]) as q (name), lateral (
+        select {what}
+        from {table} as t
+        where t.{queue} = q.name and {conditions}
+        order by {order}
+        limit %(limit)s
+    ) as lane
+)"""
+
+# The state of a row now, and the open transaction that has changed or locked it. What several have locked
+# has a number of its own, of which those are left out that stand in nobody's way: the lock of a foreign key.
+# Where such a lock is the only one it cannot be told from others. A prepared transaction has no process.
+TOUCHED: LiteralString = """\
+with touched as materialized (
+    select t.{state}::text as state, t.xmax as by from {table} as t where t.{key} = %(id)s
+),
+touchers as materialized (
+    select by from touched
+    union
+    select m.xid
+    from touched, pg_get_multixact_members(
+        case
+            when mxid_age(by) between 1 and (select max(mxid_age(datminmxid)) from pg_database) then by
+        end
+    ) as m (xid, mode)
+    where m.mode <> 'keysh'
+)
+select touched.state, lock.transactionid is not null as locked, lock.pid, a.application_name as program,
+    a.usename as login, a.state as session,
+    extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds
+from touched
+left join pg_locks as lock
+    on lock.locktype = 'transactionid' and lock.granted and lock.mode = 'ExclusiveLock'
+    and lock.transactionid in (select by from touchers) and lock.pid is distinct from pg_backend_pid()
+left join pg_stat_activity as a on a.pid = lock.pid
+order by a.xact_start nulls last
+limit 1
+"""
+
+# When the claim was made that a row is held by, where its journal alone knows.
+HELD_SINCE: LiteralString = """\
+select {moment} as since
+from {journal} as e
+where e.{of} = %(id)s and e.{next} in ({held}) and e.{prev} is distinct from e.{next}
+"""
+
+# How many rows each worker holds.
+HELD: LiteralString = """\
+select {holder} as holder, count(*) as rows
+from {table} as t
+where {held}
+group by 1
+"""
+
+# What happened to the rows of a ledger since a moment, the first event first.
+CHANGES: LiteralString = """\
+select e.{of} as id, e.{seq} as seq, {moment} as at, e.{prev} as prev, e.{next} as next,
+    coalesce(e.{detail}, '{{}}') as detail
+from {journal} as e join {table} as t on t.{key} = e.{of}
+where (e.{at}, e.{seq}) > ({since}, %(after)s) and {conditions}
+order by e.{at}, e.{seq}
+limit %(limit)s
+"""
+
+# What changes when a row does, in one text.
+MARKS: LiteralString = """\
+select t.{key} as key, concat_ws(' ', {facts}) as mark
+from {table} as t
+where t.{key} = any(%(keys)s::{key_type}[])
+"""
+
+LAST_EVENT: LiteralString = "(select max(e.{seq}) from {journal} as e where e.{of} = t.{key})"
 
 HIDDEN: LiteralString = "select row_security_active({name}::regclass)"

@@ -20,7 +20,8 @@ class Item:
 
     `delay` is in seconds; `run_at` is an aware datetime; at most one of both. `limit` is the ledger's
     limit of attempts, in the ledger's own meaning. `backoff` is how the row waits between bad runs: none,
-    fixed or exp, where the ledger has a column for it.
+    fixed or exp, where the ledger has a column for it. `trace` is a W3C traceparent, and is kept where the
+    ledger has a column for it.
     """
 
     kind: str | None = None
@@ -33,6 +34,7 @@ class Item:
     backoff: str | None = None
     queue: str | None = None
     tenant: Any = None
+    trace: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -47,6 +49,7 @@ class Options(TypedDict, total=False):
     backoff: str | None
     queue: str | None
     tenant: Any
+    trace: str | None
     extras: Mapping[str, Any]
 
 
@@ -59,7 +62,10 @@ class Receipt:
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """A row in the hands of a worker. `owner` and `fence` prove the claim; every later write names them."""
+    """A row in the hands of a worker. `owner` and `fence` prove the claim; every later write names them.
+
+    `waited` is how long it was due before it was taken, in seconds.
+    """
 
     id: Any
     kind: str
@@ -71,6 +77,8 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None
     policy: str | None = None
     tenant: Any = None
+    trace: str | None = None
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +106,7 @@ class Row:
     error: str | None
     columns: Mapping[str, Json]
     tenant: Any = None
+    trace: str | None = None
     result: Json = None
     stage: str | None = None
     progress: float | None = None
@@ -112,6 +121,13 @@ class Event:
     prev: str | None
     next: str
     detail: Mapping[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change(Event):
+    """One hop of any row of a ledger, told with the row's id."""
+
+    id: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,12 +175,30 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Stat:
-    """How many rows are in a state, since when the oldest of them was made, and since when one is due."""
+    """How many rows are in a state, since when the oldest of them was made, and since when one is due.
+
+    `exact`: they were counted; else the number is the planner's estimate, and `oldest` and `due` are those of
+    the rows that were looked at, if any.
+    """
 
     state: str
     rows: int
     oldest: datetime | None = None
     due: datetime | None = None
+    exact: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Touch:
+    """The state of a row now, and the open transaction that has touched it: `pid` None for a prepared one."""
+
+    state: str
+    locked: bool
+    pid: int | None = None
+    program: str | None = None
+    login: str | None = None
+    session: str | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

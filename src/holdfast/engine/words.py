@@ -33,6 +33,19 @@ FROM_MOMENT: Mapping[str, LiteralString] = {
     "timestamp": "{} at time zone 'UTC'",
     "epoch_ms": "ceil(extract(epoch from {}) * 1000)::bigint",
 }
+FIRST_TIME: Mapping[str, LiteralString] = {
+    "timestamptz": "'-infinity'",
+    "timestamp": "'-infinity'",
+    "epoch_ms": "-9223372036854775807",
+}
+WAITED: Mapping[str, LiteralString] = {
+    "timestamptz": "extract(epoch from (select now from clock)"
+    " - greatest(least({}, (select now from clock)), 'epoch'))::float8",
+    "timestamp": "extract(epoch from (select now from clock)"
+    " - greatest(least({}, (select now from clock)), 'epoch'))::float8",
+    "epoch_ms": "((select now from clock)"
+    " - greatest(least({}, (select now from clock)), 0)) / 1000.0::float8",
+}
 # As people read it: what no calendar of theirs has, like infinity, is the first or the last day of it.
 TO_MOMENT: Mapping[str, LiteralString] = {
     "timestamptz": "case when {0} is not null then"
@@ -108,8 +121,9 @@ class Words:
         return named(fields)
 
     def claim_extras(self) -> dict[str, str]:
-        """What a claim knows beyond the common fields: how its row waits, and whose it is."""
-        maybe = {"policy": self.ledger.policy, "tenant": self.ledger.tenant and self.ledger.tenant.name}
+        """What a claim knows beyond the common fields: how its row waits, whose it is, and its trace."""
+        tenant = self.ledger.tenant
+        maybe = {"policy": self.ledger.policy, "tenant": tenant and tenant.name, "trace": self.ledger.trace}
         return {name: column for name, column in maybe.items() if column}
 
     def guard(self) -> Composable:

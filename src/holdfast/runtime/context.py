@@ -11,6 +11,7 @@ from typing import Any
 
 from psycopg import AsyncConnection, AsyncTransaction, Error, Rollback
 
+from holdfast import tracing
 from holdfast.db.database import Database
 from holdfast.engine import tenants
 from holdfast.engine.ledger import Ledger
@@ -42,8 +43,11 @@ class Context:
 
     @cached_property
     def log(self) -> Log:
-        """A logger whose lines name the ledger and the job."""
-        return logging.LoggerAdapter(logger, {"ledger": self.store.ledger.name, "job": str(self.job.id)})
+        """A logger whose lines name the ledger, the job and its trace, also where the log is not ours."""
+        told = {"ledger": self.store.ledger.name, "job": str(self.job.id)}
+        if trace := tracing.trace_id():
+            told["trace_id"] = trace
+        return logging.LoggerAdapter(logger, told)
 
     @property
     def attempt(self) -> int:

@@ -11,25 +11,32 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from psycopg import AsyncConnection, ProgrammingError
+from psycopg import AsyncConnection, DataError, ProgrammingError
 
 from holdfast.engine.decide import decide_lost
 from holdfast.engine.store import Store
-from holdfast.engine.values import Claimed
-from holdfast.runtime import presence, queries
+from holdfast.engine.values import Claimed, Move
+from holdfast.runtime import presence, pulse, queries
+from holdfast.runtime.pulse import Tally
 
 Connection = AsyncConnection[Any]
 log = logging.getLogger("holdfast.leader")
 
+FLUSH_EVERY, FORGET_EVERY = 5.0, 600.0  # seconds
+
 
 @dataclass(frozen=True, kw_only=True)
 class Duty:
-    """A name, how often (seconds), and the function that does it once. `by_all`: not for the leader alone."""
+    """A name, how often (seconds), and the function that does it once.
+
+    `by_all`: not for the leader alone. `at_the_end`: once more when the worker has stopped.
+    """
 
     name: str
     every: float
     run: Callable[[Connection, str], Awaitable[int]]
     by_all: bool = False
+    at_the_end: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +54,7 @@ async def reap(
     patience: Patience,
     *,
     now: datetime | None = None,
+    tally: Tally | None = None,
 ) -> int:
     """Removes silent workers and gives their rows back, in every ledger, in one transaction."""
     async with conn.transaction():
@@ -54,7 +62,8 @@ async def reap(
         dead = await presence.bury(conn, leader, patience.timeout, now=now)
         if dead:
             log.warning("workers gone: %s", ", ".join(dead))
-        return await _give_back(conn, stores, dead, patience, leader, now)
+        given_back = await _give_back(conn, stores, dead, patience, leader, now)
+    return _count(given_back, tally)
 
 
 async def adopt(
@@ -64,11 +73,24 @@ async def adopt(
     patience: Patience,
     *,
     now: datetime | None = None,
+    tally: Tally | None = None,
 ) -> int:
     """Gives back what no reaping reached: the leader may not know every ledger that others work for."""
     async with conn.transaction():
         await conn.execute(queries.IMPATIENT)
-        return await _give_back(conn, stores, (), patience, worker, now)
+        given_back = await _give_back(conn, stores, (), patience, worker, now)
+    return _count(given_back, tally)
+
+
+GivenBack = list[tuple[Store, list[Move]]]
+
+
+def _count(given_back: GivenBack, tally: Tally | None) -> int:
+    """How many rows it were; also for the statistics, now that the transaction has ended well."""
+    for store, moves in given_back:
+        if tally is not None:
+            tally.wrote(store.ledger, moves, [move.claim.id for move in moves])
+    return sum(len(moves) for _, moves in given_back)
 
 
 async def _give_back(
@@ -78,14 +100,15 @@ async def _give_back(
     patience: Patience,
     by: str,
     now: datetime | None,
-) -> int:
+) -> GivenBack:
     """Gives back rows of these workers, of workers without a row, of nobody, and of leases that are over."""
-    given_back = 0
+    given_back: GivenBack = []
     living = await presence.alive(conn)
     for store in stores:
         try:
             async with conn.transaction():
-                given_back += await _give_back_in(conn, store, dead, living, patience, by, now)
+                moves = await _give_back_in(conn, store, dead, living, patience, by, now)
+            given_back.append((store, moves))
         except ProgrammingError as error:  # one table that is not there must not keep others from recovery
             log.error("%s cannot be swept: %s; see `holdfast doctor`", store.ledger.name, error)
     return given_back
@@ -99,7 +122,7 @@ async def _give_back_in(
     patience: Patience,
     by: str,
     now: datetime | None,
-) -> int:
+) -> list[Move]:
     lost: dict[Any, Claimed] = {}
     for claim in await store.held_by(conn, dead, now=now) if dead else []:
         lost[claim.id] = claim
@@ -109,23 +132,49 @@ async def _give_back_in(
     for claim in (*orphans, *await store.expired(conn, now=now)):
         lost[claim.id] = claim
     if not lost:
-        return 0
+        return []
     moves = [decide_lost(store.ledger, claim) for claim in lost.values()]
     moved = await store.move(conn, moves, by=by, now=now)
     log.warning("%s: %d rows of lost workers given back", store.ledger.name, len(moved))
-    return len(moved)
+    return [move for move in moves if move.claim.id in moved]
 
 
-def sweeps(stores: Sequence[Store], patience: Patience, *, every: float) -> tuple[Duty, ...]:
+def sweeps(
+    stores: Sequence[Store], patience: Patience, *, every: float, tally: Tally | None = None
+) -> tuple[Duty, ...]:
     """The duties that recover rows: the leader reaps, and everybody adopts."""
 
     async def reaping(conn: Connection, leader: str) -> int:
-        return await reap(conn, stores, leader, patience)
+        return await reap(conn, stores, leader, patience, tally=tally)
 
     async def adopting(conn: Connection, worker: str) -> int:
-        return await adopt(conn, stores, worker, patience)
+        return await adopt(conn, stores, worker, patience, tally=tally)
 
     return (
         Duty(name="reap", every=every, run=reaping),
         Duty(name="adopt", every=patience.timeout, run=adopting, by_all=True),
     )
+
+
+def statistics(tally: Tally) -> tuple[Duty, ...]:
+    """The duties of what workers did: everybody tells its numbers, and the leader forgets old ones."""
+
+    async def telling(conn: Connection, _: str) -> int:
+        return await _unless_refused(tally.flush(conn))
+
+    async def forgetting(conn: Connection, _: str) -> int:
+        return await _unless_refused(pulse.forget(conn))
+
+    return (
+        Duty(name="tell", every=FLUSH_EVERY, run=telling, by_all=True, at_the_end=True),
+        Duty(name="forget", every=FORGET_EVERY, run=forgetting),
+    )
+
+
+async def _unless_refused(work: Awaitable[int]) -> int:
+    """Nobody stops working for the sake of its statistics."""
+    try:
+        return await work
+    except (ProgrammingError, DataError) as error:
+        log.warning("the statistics are not kept: %s", error)
+        return 0

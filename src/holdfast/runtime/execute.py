@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from holdfast.engine.outcomes import Crashed, Done, Ending, Fail, Outcome, outcome_of
+from holdfast import logs, tracing
+from holdfast.engine.outcomes import Crashed, Done, Ending, Fail, Outcome, Retry, outcome_of
 from holdfast.engine.values import Claimed
 from holdfast.errors import ClaimLost, InvalidInput
 from holdfast.runtime.context import Context, SyncContext
@@ -35,8 +38,31 @@ class Places:
 async def execute(handler: Handler, claim: Claimed, context: Context, places: Places) -> Ending:
     """Runs the handler and answers with its outcome, or with what became of it instead.
 
-    Cancellation and `ClaimLost` of this row pass through: it is no longer ours, or the worker stops.
+    Cancellation and `ClaimLost` of this row pass through: it is no longer ours, or the worker stops. The
+    trace is that of whoever enqueued the row; the log tells of this run until its task has ended.
     """
+    ledger, worker = context.store.ledger.name, claim.owner
+    with tracing.running(
+        ledger, claim.kind, id=claim.id, attempt=context.attempt, worker=worker, parent=claim.trace
+    ) as span:
+        logs.tell_of(logs.Run(ledger, claim.id, worker, tracing.trace_id()))
+        ending = await _attempt(handler, claim, context, places)
+        _tell(span, ending)
+        return ending
+
+
+def _tell(span: tracing.Span, ending: Ending) -> None:
+    span.note(**{"holdfast.outcome": type(ending).__name__.lower()})
+    match ending:
+        case Crashed(code, message, stack) | Fail(message, code, stack):
+            span.fail(code, message, stack)
+        case Retry(reason, _, code):
+            span.fail(code, reason)
+        case _:
+            pass
+
+
+async def _attempt(handler: Handler, claim: Claimed, context: Context, places: Places) -> Ending:
     try:
         payload = handler.read(claim.payload)
     except InvalidInput as error:
@@ -94,7 +120,8 @@ async def _call(handler: Handler, payload: Any, context: Context, places: Places
 async def _in_thread(handler: Handler, payload: Any, context: Context, places: Places) -> Any:
     loop = asyncio.get_running_loop()
     arguments = handler.arguments(payload, SyncContext(context, loop))
-    future = loop.run_in_executor(places.threads, _in_a_future, handler.function, *arguments)
+    call = partial(contextvars.copy_context().run, _in_a_future, handler.function, *arguments)
+    future = loop.run_in_executor(places.threads, call)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

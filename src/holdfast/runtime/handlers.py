@@ -9,6 +9,7 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
+from holdfast import tracing
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.intake import payload_text
 from holdfast.engine.ledger import Ledger
@@ -83,10 +84,15 @@ class Handlers:
 
 
 def fit(ledger: Ledger, handlers: Handlers, item: Item, where: str = "") -> Item:
-    """The item as its handler wants it: defaults filled in, the payload's shape checked where it is known."""
+    """The item as its handler wants it: defaults filled in, the payload's shape checked where it is known.
+
+    It belongs to the trace that runs now, unless it names another.
+    """
     if not isinstance(item, Item):  # pyright: ignore[reportUnnecessaryIsInstance]
         message = f"must be an Item, not {type(item).__name__}"
         raise InvalidInput(field=where.removesuffix(".") or "item", message=message)
+    if ledger.trace and item.trace is None and (trace := tracing.current()):
+        item = replace(item, trace=trace)
     handler = handlers.find(ledger.name, item.kind or ledger.name)
     if handler is None:
         return item

@@ -113,9 +113,12 @@ class Keeper:
     async def run(self, ready: Callable[[], None]) -> None:
         """Registers, beats, leads when it can, until stopped; then leaves."""
         self._loop = asyncio.get_running_loop()
-        async with await self.database.connect("presence") as conn:
+        async with self._connection("presence") as conn:
             await presence.register(conn, self.who)
-            await self._elect(conn)
+            try:
+                await self._elect(conn)
+            except LOSSES as error:  # it is registered, so it has begun: the rounds take new connections
+                log.warning("election: %s; trying again", error)
         ready()
         rounds = {"heartbeat": self._beating, "election": self._electing}
         rounds |= {f"duty {duty.name}": partial(self._doing, duty) for duty in self.duties}
@@ -225,5 +228,8 @@ class Keeper:
             async with self._connection("presence") as conn:
                 await presence.resign(conn, self.who.id)
                 await presence.deregister(conn, self.who.id)
+                for duty in self.duties:
+                    if duty.at_the_end:
+                        await duty.run(conn, self.who.id)
         except LOSSES as error:
             log.warning("could not say goodbye: %s; the leader will notice", error)

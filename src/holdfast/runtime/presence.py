@@ -11,12 +11,13 @@ import secrets
 import socket
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, LiteralString
 
 from psycopg import AsyncClientCursor, AsyncConnection
 from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
 
 from holdfast.runtime import queries
 
@@ -27,13 +28,18 @@ ALPHABET = string.ascii_lowercase + string.digits
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Who a worker is. A new id for each registration, so that no name ever means two lives."""
+    """Who a worker is. A new id for each registration, so that no name ever means two lives.
+
+    `shares` is what it takes, as JSON: {ledger: {"slots": 4, "queues": ["default"], "kinds": ["mail"]}}; the
+    kinds are those that it has handlers for and takes.
+    """
 
     id: str
     hostname: str
     pool_size: int
     version: str
     serves: tuple[str, ...]
+    shares: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def new_id(hostname: str | None = None) -> str:
@@ -53,6 +59,7 @@ async def register(conn: Connection, who: Identity, *, now: datetime | None = No
             "pool_size": who.pool_size,
             "version": who.version,
             "serves": list(who.serves),
+            "shares": Jsonb(who.shares),
             "now": now,
         },
     )
@@ -114,11 +121,18 @@ async def alive(conn: Connection) -> Sequence[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Present:
-    """A worker as its row has it; `silent` is the age of its heartbeat in seconds."""
+    """A worker as its row has it; `silent` is the age of its heartbeat in seconds.
+
+    `shares` is that of its `Identity`; empty where a worker of an older version registered itself.
+    """
 
     id: str
+    hostname: str
+    started: datetime
+    version: str | None
     pool_size: int
     serves: Sequence[str]
+    shares: Mapping[str, Any]
     leads: bool
     silent: float
 

@@ -17,19 +17,21 @@ import psycopg
 from psycopg.errors import LockNotAvailable
 
 from holdfast.db.database import Database
-from holdfast.engine.backoff import Backoff
 from holdfast.engine.decide import decide
 from holdfast.engine.intake import absorb
 from holdfast.engine.outcomes import Crashed, Ending, Fail
 from holdfast.engine.reading import MESSAGE_LENGTH
-from holdfast.engine.store import Connection, Store
+from holdfast.engine.store import Connection
 from holdfast.engine.values import Claimed, Move
 from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable
 from holdfast.runtime import queries
 from holdfast.runtime.context import Context, Finishing
 from holdfast.runtime.execute import Places, execute
 from holdfast.runtime.handlers import Handler, Handlers
+from holdfast.runtime.pauses import Doors
 from holdfast.runtime.processes import crash_of
+from holdfast.runtime.pulse import Tally
+from holdfast.runtime.share import Share
 
 log = logging.getLogger("holdfast.worker")
 
@@ -48,17 +50,6 @@ BLOCKED_WAIT = 1.0  # seconds between tries to write about rows that somebody ke
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
 
 
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """What a worker takes from one ledger, and how much of it at once."""
-
-    store: Store
-    concurrency: int
-    kinds: tuple[str, ...] | None = None
-    queues: tuple[str, ...] = ("default",)
-    backoff: Backoff | None = None  # of bad runs whose handler has none; None: the ledger's own
-
-
 @dataclass
 class Run:
     """A handler at work."""
@@ -69,15 +60,27 @@ class Run:
 
 
 class Pump:
-    """Claims, runs and finishes the rows of one ledger, for the worker whose id is `owner`."""
+    """Claims, runs and finishes the rows of one ledger, for the worker whose id is `owner`.
 
-    def __init__(self, share: Share, database: Database, handlers: Handlers, places: Places) -> None:
+    `tally` counts what it does; it has one of its own where its worker has none.
+    """
+
+    def __init__(
+        self,
+        share: Share,
+        database: Database,
+        handlers: Handlers,
+        places: Places,
+        tally: Tally | None = None,
+    ) -> None:
         self.share = share
         self.store = share.store
         self.ledger = share.store.ledger
         self.database = database
         self.handlers = handlers
         self.places = places
+        self.tally = tally or Tally(handlers.find)
+        self.doors = Doors(self.ledger, share.queues, database.settings.poll_interval)
         self.owner = ""
         self.running: dict[Any, Run] = {}
         self.former: list[str] = []  # the ids under which we were given up
@@ -104,6 +107,11 @@ class Pump:
         self._look = True
         self._wake.set()
 
+    def look_at_pauses(self) -> None:
+        """Something may have been paused, or may go on."""
+        self.doors.ring()
+        self._wake.set()
+
     def stop_claiming(self) -> None:
         """The worker stops: what runs may end, nothing new begins."""
         self.claiming = False
@@ -128,6 +136,7 @@ class Pump:
                     async with await self.database.connect(f"worker {self.ledger.name}") as conn:
                         await self.be_impatient(conn)
                         self._look = True
+                        self.doors.ring()
                         await self._turn(conn)
                         wait = FIRST_WAIT
                         await self._turns(conn)
@@ -178,18 +187,22 @@ class Pump:
         if self._look or time.monotonic() - self._looked >= self._look_every():
             await self._look_after(conn)
         await self._try_blocked(conn)
+        queues = await self.doors.open(conn) if self._free() else ()
         self.writing, self.moves = self.moves, []
-        moves, owner, free = self.writing, self.owner, self._free()
+        moves, owner, free = self.writing, self.owner, self._free() if queues else 0
         try:
-            claims = await self._write_and_claim(conn, moves, owner, free)
+            claims = await self._write_and_claim(conn, moves, owner, free, queues)
             self.writing = []
+            for claim in claims:
+                self.tally.claimed(self.ledger.name, claim.kind, claim.waited)
             known = [claim for claim in claims if self._knows(claim)]
             started = await self.store.start(conn, known) if known else []
         except (*LOSSES, psycopg.Error):
             self.moves[:0] = moves  # said again later: a move that was written meanwhile finds no row
             raise
         if owner != self.owner or not self.claiming:  # given up, or asked to stop, while we claimed
-            await self.store.move(conn, [Move(verb="release", claim=claim) for claim in started])
+            releases = [Move(verb="release", claim=claim) for claim in started]
+            self.tally.wrote(self.ledger, releases, await self.store.move(conn, releases))
             return
         for claim in started:
             self._begin(claim)
@@ -205,9 +218,9 @@ class Pump:
         return False
 
     async def _write_and_claim(
-        self, conn: Connection, moves: Sequence[Move], owner: str, free: int
+        self, conn: Connection, moves: Sequence[Move], owner: str, free: int, queues: Sequence[str]
     ) -> list[Claimed]:
-        kinds, queues = self._kinds(), self.share.queues
+        kinds = self._kinds()
         try:
             if moves and free:
                 moved, claims = await self.store.turn(conn, moves, owner, free, kinds=kinds, queues=queues)
@@ -217,7 +230,9 @@ class Pump:
         except (*REFUSALS, RecursionError) as error:
             if not moves or (isinstance(error, LOSSES) and not isinstance(error, LockNotAvailable)):
                 raise
-            moved, claims = await self.write_alone(conn, moves), list[Claimed]()
+            self._note_late(moves, await self.write_alone(conn, moves))
+            return []
+        self.tally.wrote(self.ledger, moves, moved)
         self._note_late(moves, moved)
         return claims
 
@@ -244,7 +259,9 @@ class Pump:
         moved: frozenset[Any] = frozenset()
         for move in moves:
             try:
-                moved |= await self.store.move(conn, [move])
+                written = await self.store.move(conn, [move])
+                self.tally.wrote(self.ledger, [move], written)
+                moved |= written
             except LockNotAvailable:
                 log.warning("%s %s: somebody keeps it locked", self.ledger.name, move.claim.id)
                 self.blocked.append(move)
@@ -291,7 +308,7 @@ class Pump:
         strays = [Move(verb="release", claim=claim) for claim in claims if claim.id not in known]
         if strays:
             log.warning("%s: %d rows were claimed unheard; given back", self.ledger.name, len(strays))
-            await self.store.move(conn, strays)
+            self.tally.wrote(self.ledger, strays, await self.store.move(conn, strays))
         self.former = []
 
     # -- runs ----------------------------------------------------------------------------------------
@@ -318,7 +335,7 @@ class Pump:
         assert handler
         move: Move | None = None
         try:
-            ending = await execute(handler, claim, context, self.places)
+            ending = await self._execute(handler, claim, context)
             move = self._decide(handler, claim, self._advised(ending, finishing))
             if finishing.conn is not None and move.verb in ("finish", "snooze"):
                 move = await self._finish_in_transaction(handler, finishing, move)
@@ -334,6 +351,14 @@ class Pump:
                 await finishing.close()
             finally:
                 self._note_end(claim, context, move)
+
+    async def _execute(self, handler: Handler, claim: Claimed, context: Context) -> Ending:
+        """The run itself, with its time taken: also of one that is called off."""
+        began = time.monotonic()
+        try:
+            return await execute(handler, claim, context, self.places)
+        finally:
+            self.tally.ran(self.ledger.name, claim.kind, time.monotonic() - began)
 
     def _advised(self, ending: Ending, finishing: Finishing) -> Ending:
         """A handler whose tenant may not touch a table is told what would help."""
@@ -375,6 +400,7 @@ class Pump:
             await finishing.unconfine()
             await self.store.move_one(conn, move)
             await finishing.commit()
+            self.tally.wrote(self.ledger, [move], frozenset([move.claim.id]))
         except psycopg.Error as error:
             # Refused, or the answer was lost: say a bad run, which finds no row if it was written after all.
             message = f"the transaction of the handler did not commit: {error}"

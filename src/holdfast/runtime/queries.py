@@ -1,10 +1,13 @@
-"""The SQL of presence and leadership, on the platform's own table `workers`: its times are UTC, zoneless."""
+"""The SQL of the platform's own tables: presence and leadership, pauses, and what workers did.
+
+The times of `workers` are UTC, zoneless; all others are moments.
+"""
 
 from typing import LiteralString
 
 REGISTER: LiteralString = """
-insert into workers (id, hostname, started_at, last_heartbeat, pool_size, version, serves)
-select %(id)s, %(hostname)s, clock.now, clock.now, %(pool_size)s, %(version)s, %(serves)s
+insert into workers (id, hostname, started_at, last_heartbeat, pool_size, version, serves, shares)
+select %(id)s, %(hostname)s, clock.now, clock.now, %(pool_size)s, %(version)s, %(serves)s, %(shares)s
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now) as clock
 """
 
@@ -83,8 +86,9 @@ IMPATIENT: LiteralString = "set local idle_in_transaction_session_timeout = '5s'
 
 # Who is there; `silent` is the age of the heartbeat in seconds.
 FLEET: LiteralString = """
-select w.id, w.pool_size, w.serves,
-    w.is_leader and w.leader_until > clock.now as leads,
+select w.id, w.hostname, w.started_at at time zone 'UTC' as started, w.version, w.pool_size, w.serves,
+    w.shares,
+    coalesce(w.is_leader and w.leader_until > clock.now, false) as leads,
     extract(epoch from clock.now - w.last_heartbeat)::float8 as silent
 from workers as w, (select clock_timestamp() at time zone 'UTC' as now) as clock
 order by w.started_at, w.id
@@ -92,3 +96,128 @@ order by w.started_at, w.id
 
 # How long a worker's turn waits for a row that somebody else has locked, before it goes on without it.
 LOCK_TIMEOUT: LiteralString = "set lock_timeout = '300ms'"
+
+NOW: LiteralString = "select clock_timestamp() as now"
+
+# -- pauses ----------------------------------------------------------------------------------------------
+
+# Both ring when something has changed, and answer with a row then.
+PAUSE: LiteralString = """
+with paused as (
+    insert into holdfast_pause (ledger, queue, by, reason)
+    values (%(ledger)s, %(queue)s, %(by)s, %(reason)s)
+    on conflict (ledger, queue) do nothing
+    returning ledger
+)
+select pg_notify(%(channel)s, '') from paused
+"""
+
+RESUME: LiteralString = """
+with resumed as (
+    delete from holdfast_pause where ledger = %(ledger)s and queue = %(queue)s
+    returning ledger
+)
+select pg_notify(%(channel)s, '') from resumed
+"""
+
+PAUSED: LiteralString = """
+select ledger, nullif(queue, '') as queue, since, by, reason
+from holdfast_pause
+order by ledger, holdfast_pause.queue
+"""
+
+PAUSED_QUEUES: LiteralString = "select queue from holdfast_pause where ledger = %(ledger)s"
+
+# -- what workers did ------------------------------------------------------------------------------------
+
+# The rows are locked in the order of the primary key, by every worker alike: nobody waits in a circle.
+PULSE: LiteralString = """
+with clock as materialized (
+    select date_trunc('minute', clock_timestamp()) as minute
+),
+told as materialized (
+    select * from unnest(
+        %(ledgers)s::text[], %(kinds)s::text[], %(facts)s::text[], %(labels)s::text[],
+        %(counts)s::bigint[], %(sums)s::float8[]
+    ) as t (ledger, kind, fact, label, count, sum)
+)
+insert into holdfast_pulse as p (minute, ledger, kind, fact, label, count, sum)
+select * from (
+    select '-infinity'::timestamptz as minute, ledger, kind, fact, label, count, sum from told
+    union all
+    select clock.minute, ledger, '', fact, label, sum(count)::bigint, sum(sum)
+    from told, clock
+    group by clock.minute, ledger, fact, label
+) as every
+order by minute, ledger, kind, fact, label
+on conflict (minute, ledger, kind, fact, label)
+do update set count = p.count + excluded.count, sum = p.sum + excluded.sum
+"""
+
+# The last minutes, the present one as well; those without a row, too.
+MINUTES: LiteralString = """
+with clock as materialized (
+    select date_trunc('minute', coalesce(%(now)s::timestamptz, clock_timestamp())) as minute
+),
+minutes as materialized (
+    select clock.minute - make_interval(mins => place) as at
+    from clock, generate_series(0, %(minutes)s::int - 1) as place
+),
+told as materialized (
+    select p.minute, p.fact, p.label, p.count
+    from holdfast_pulse as p
+    where p.minute >= (select min(at) from minutes) and p.minute <= (select max(at) from minutes)
+        and p.ledger = %(ledger)s and p.kind = '' and p.fact in ('waited', 'moved', 'dead')
+)
+select m.at,
+    coalesce(sum(t.count) filter (where t.fact = 'waited'), 0)::bigint as claimed,
+    coalesce(sum(t.count) filter (where t.fact = 'moved' and t.label = 'finish'), 0)::bigint as finished,
+    coalesce(sum(t.count) filter (where t.fact = 'moved' and t.label = 'retry'), 0)::bigint as retried,
+    coalesce(sum(t.count) filter (where t.fact = 'dead'), 0)::bigint as dead
+from minutes as m left join told as t on t.minute = m.at
+group by m.at
+order by m.at
+"""
+
+# The same minutes together: how long rows waited and ran, and why runs failed.
+FACTS: LiteralString = """
+with clock as materialized (
+    select date_trunc('minute', coalesce(%(now)s::timestamptz, clock_timestamp())) as minute
+)
+select p.fact, p.label, sum(p.count)::bigint as count
+from clock, holdfast_pulse as p
+where p.minute > clock.minute - make_interval(mins => %(minutes)s) and p.minute <= clock.minute
+    and p.ledger = %(ledger)s and p.kind = '' and p.fact in ('waited', 'ran', 'failed')
+group by p.fact, p.label
+order by sum(p.count) desc, p.label
+"""
+
+TOTALS: LiteralString = """
+select ledger, kind, fact, label, count, sum
+from holdfast_pulse
+where minute = '-infinity'
+order by ledger, kind, fact, label
+"""
+
+# Codes may be anybody's words: of a ledger's, those that came most often stay.
+FORGET_CODES: LiteralString = """
+with ranked as materialized (
+    select p.minute, p.ledger, p.kind, p.fact, p.label,
+        row_number() over (partition by p.ledger order by p.count desc, p.label) as place
+    from holdfast_pulse as p
+    where p.minute = '-infinity' and p.fact = 'failed'
+)
+delete from holdfast_pulse as p
+using ranked as r
+where r.place > %(most)s and (p.minute, p.ledger, p.kind, p.fact, p.label)
+    = (r.minute, r.ledger, r.kind, r.fact, r.label)
+"""
+
+FORGET: LiteralString = """
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) - make_interval(hours => %(hours)s) as horizon
+)
+delete from holdfast_pulse as p
+using clock
+where p.minute > '-infinity' and p.minute < clock.horizon
+"""

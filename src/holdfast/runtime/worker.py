@@ -15,19 +15,22 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 
 from holdfast.db.database import Database
 from holdfast.db.listen import listen
 from holdfast.engine.store import Store
 from holdfast.engine.values import Move
-from holdfast.runtime import presence
-from holdfast.runtime.duties import Duty, Patience, sweeps
+from holdfast.runtime import pauses, presence
+from holdfast.runtime.duties import Duty, Patience, statistics, sweeps
 from holdfast.runtime.execute import Places
 from holdfast.runtime.handlers import Handlers
 from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.processes import Processes
-from holdfast.runtime.pump import LOSSES, Pump, Share
+from holdfast.runtime.pulse import Tally
+from holdfast.runtime.pump import LOSSES, Pump
+from holdfast.runtime.share import Share
 
 log = logging.getLogger("holdfast.worker")
 
@@ -56,12 +59,15 @@ class Worker:
             processes=Processes(),
             transactions=asyncio.Semaphore(max(1, database.settings.db_max_connections - 2)),
         )
-        self.pumps = [Pump(share, database, handlers, self.places) for share in shares]
+        self.shares = shares
+        self.handlers = handlers
+        self.tally = Tally(handlers.find)
+        self.pumps = [Pump(share, database, handlers, self.places, self.tally) for share in shares]
         settings = database.settings
         longest = max((h.timeout or UNLIMITED_RUN for h in handlers), default=UNLIMITED_RUN)
         patience = Patience(timeout=settings.worker_timeout, nameless=2 * longest)
         known = stores or [share.store for share in shares]
-        recovery = sweeps(known, patience, every=settings.heartbeat_interval / 2)
+        recovery = sweeps(known, patience, every=settings.heartbeat_interval / 2, tally=self.tally)
         who = presence.Identity(
             id=presence.new_id(),
             hostname=socket.gethostname(),
@@ -69,7 +75,8 @@ class Worker:
             version=version("holdfast"),
             serves=tuple(share.store.ledger.name for share in shares),
         )
-        self.keeper = Keeper(database, who, [*recovery, *duties], self._given_up, self._keeper_died)
+        every = [*recovery, *statistics(self.tally), *duties]
+        self.keeper = Keeper(database, who, every, self._given_up, self._keeper_died)
         self.abandoned = 0
         self.last_resort: Callable[[], None] = lambda: None  # for handlers that no cancellation stops
         self._stop = asyncio.Event()
@@ -89,6 +96,8 @@ class Worker:
     async def run(self, *, until_idle: bool = False) -> int:
         """Works until stopped, or until there is nothing to do; answers how many handlers were abandoned."""
         self._loop = asyncio.get_running_loop()
+        shown = {share.store.ledger.name: share.shown(self.handlers) for share in self.shares}
+        self.keeper.who = replace(self.keeper.who, shares=shown)
         for pump in self.pumps:
             pump.owner = self.id
         try:
@@ -120,12 +129,17 @@ class Worker:
         idle.cancel()
 
     async def _listen(self) -> None:
-        rings: dict[str, Callable[[], None]] = {}
-        for pump in self.pumps:
-            rings[pump.ledger.channel] = pump.ring
-            rings[pump.ledger.cancel_channel] = pump.look
-        rings[presence.CHANNEL] = self.keeper.stand
-        await listen(self.database, list(rings), lambda channel: rings[channel](), log=log)
+        rings: dict[str, list[Callable[[], None]]] = {presence.CHANNEL: [self.keeper.stand]}
+        for pump in self.pumps:  # a ledger of an unlucky name may share a channel with something else
+            rings.setdefault(pump.ledger.channel, []).append(pump.ring)
+            rings.setdefault(pump.ledger.cancel_channel, []).append(pump.look)
+            rings.setdefault(pauses.CHANNEL, []).append(pump.look_at_pauses)
+
+        def ring(channel: str) -> None:
+            for bell in rings[channel]:
+                bell()
+
+        await listen(self.database, list(rings), ring, log=log)
 
     def _given_up(self, new_id: str) -> None:
         assert self._loop
@@ -192,7 +206,9 @@ class Worker:
 
 
 @contextmanager
-def stopping_on_signals(stop: Callable[[], None]) -> Generator[None]:
+def stopping_on_signals(
+    stop: Callable[[], None], consequence: str = "the leader will give the rows back"
+) -> Generator[None]:
     """SIGTERM and SIGINT ask for an orderly stop; a second one ends the process at once, and says so."""
     loop = asyncio.get_running_loop()
     asked = False
@@ -200,7 +216,7 @@ def stopping_on_signals(stop: Callable[[], None]) -> Generator[None]:
     def on_signal(number: signal.Signals) -> None:
         nonlocal asked
         if asked:
-            sys.stderr.write(f"second {number.name}: dying at once; the leader will give the rows back\n")
+            sys.stderr.write(f"second {number.name}: dying at once; {consequence}\n")
             sys.stderr.flush()
             os._exit(128 + number)
         asked = True

@@ -1,8 +1,8 @@
 """The tables `job` and `job_event`, described for SQLAlchemy Core. Never runs SQL, never names a schema.
 
-Columns, defaults and names are the seed's; `queue`, `run_at`, `payload`, `worker_id`, `fence`, `seq` and the
-indexes `idx_job__claimable` and `idx_job__held` are ours. Triggers, roles and policies are in the migration:
-Core has no word for them.
+Columns, defaults and names are the seed's; `queue`, `run_at`, `payload`, `worker_id`, `fence`, `traceparent`,
+`seq` and the indexes `idx_job__claimable`, `idx_job__held` and `idx_job__created_at` are ours. Triggers,
+roles and policies are in the migration: Core has no word for them.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ job = Table(
     Column("payload", JSONB),
     Column("worker_id", Text),
     Column("fence", BigInteger, nullable=False, server_default=text("0")),
+    Column("traceparent", Text),
     PrimaryKeyConstraint("id", name="pk_job"),
     CheckConstraint(
         text("(finished_at is not null) = (status in ('succeeded', 'canceled', 'dead_letter'))"),
@@ -82,6 +83,7 @@ job = Table(
         postgresql_where=text("idempotency_key is not null"),
     ),
     Index("idx_job__status_created_at", "status", "created_at"),
+    Index("idx_job__created_at", "created_at"),
     Index(
         "idx_job__claimable",
         "queue",

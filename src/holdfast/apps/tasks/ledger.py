@@ -36,6 +36,7 @@ TASKS = Ledger(
     owner_kept=True,
     fence="fence",
     priority="priority",
+    trace="traceparent",
     due=Due("next_retry_at"),
     attempts=Attempts("attempts", limit="max_retries", counts="runs"),
     errors=TextError("last_error"),
@@ -48,5 +49,5 @@ TASKS = Ledger(
         kind="timestamp",
     ),
     idempotency=Idempotency("idempotency_key", scope=("type",), repeat="touch"),
-    defaults={"priority": 0, "max_retries": 3, "payload": None, "idempotency_key": None},
+    defaults={"priority": 0, "max_retries": 3, "payload": None, "idempotency_key": None, "traceparent": None},
 )

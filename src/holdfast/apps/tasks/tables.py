@@ -1,6 +1,7 @@
 """The table `tasks`, described for SQLAlchemy Core. Never runs SQL, never names a schema.
 
-Columns, defaults and names are the seed's; `fence`, `idx_tasks_due_retry` and `idx_tasks_held` are ours.
+Columns, defaults and names are the seed's; `fence`, `traceparent`, `idx_tasks_due_retry`,
+`idx_tasks_held` and `idx_tasks_created_at` are ours.
 The trigger that moves `updated_at` is in the migration: Core has no word for it. Times are UTC.
 """
 
@@ -53,6 +54,7 @@ tasks = Table(
     Column("last_error", Text),
     Column("next_retry_at", TIMESTAMP),
     Column("fence", BigInteger, nullable=False, server_default=text("0")),
+    Column("traceparent", Text),
     UniqueConstraint("type", "idempotency_key", name="unique_idempotency_key"),
     Index(
         "idx_tasks_claimable",
@@ -67,6 +69,7 @@ tasks = Table(
         postgresql_where=text("status = 'pending' and next_retry_at is not null"),
     ),
     Index("idx_tasks_status", "status"),
+    Index("idx_tasks_created_at", "created_at"),
     Index("idx_tasks_type_status", "type", "status"),
     Index("idx_tasks_worker_id", "worker_id", postgresql_where=text("worker_id is not null")),
     Index("idx_tasks_held", "worker_id", postgresql_where=text("status in ('claimed', 'running')")),
