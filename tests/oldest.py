@@ -8,8 +8,9 @@ import pwd
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+from conftest import make_home
 
 BIN = Path(os.environ.get("OLDEST_POSTGRES_BIN", "/usr/lib/postgresql/15/bin"))
 OPTIONS = "-c fsync=off -c full_page_writes=off -c max_connections=300 -c timezone=UTC -c listen_addresses="
@@ -18,7 +19,7 @@ OPTIONS = "-c fsync=off -c full_page_writes=off -c max_connections=300 -c timezo
 def main() -> int:
     if not (BIN / "initdb").exists():
         sys.exit(f"no PostgreSQL 15 in {BIN}: apt-get install postgresql-15")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-oldest-"))
+    folder = make_home()
     user = pwd.getpwnam("postgres").pw_uid if os.geteuid() == 0 else None
     if user is not None:
         os.chown(folder, user, -1)

@@ -21,7 +21,11 @@ from holdfast.engine.lifecycle import MEANING, mermaid
 from holdfast.platform import APPS
 
 ROOT = Path(__file__).parent.parent
-GUIDES = {"job": ROOT / "docs" / "jobs.md", "tasks": ROOT / "docs" / "tasks.md"}
+GUIDES = {
+    "job": ROOT / "docs" / "jobs.md",
+    "tasks": ROOT / "docs" / "tasks.md",
+    "sync_jobs": ROOT / "docs" / "connectors.md",
+}
 LEDGERS = [ledger for app in APPS for ledger in app.ledgers]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 

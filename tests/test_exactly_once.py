@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
-from holdfast import Backoff, Cancel, Context, Fail, Holdfast, Retry, Settings, Snooze
+from holdfast import App, Backoff, Cancel, Context, Done, Fail, Holdfast, Item, Retry, Settings, Snooze
+from holdfast.apps.connectors.ledger import SYNC_JOBS
 from holdfast.db.pool import Connection
 from runtime.support import (
     PATIENCE,
@@ -292,3 +294,65 @@ async def test_killed_between_write_and_finish_neither_is_there(
         assert row["worker_id"] == await one(conn, "select note from effects")
     finally:
         second.kill()
+
+
+async def test_what_follows_is_enqueued_with_the_finish_or_not_at_all(
+    settings: Settings, conn: Connection
+) -> None:
+    """Promise 1: `Done(then=…)` with and without a transaction of the handler, and with a lost claim."""
+    async with opened(settings, conn) as app:
+
+        @app.handler("chain")
+        async def chain(left: int, ctx: Context) -> Done:
+            if left % 2:
+                await write(ctx, "linked")
+            return Done(then=(Item(kind="chain", payload=left - 1),) if left else ())
+
+        @app.handler("stolen")
+        async def stolen(ctx: Context) -> Done:
+            async with await psycopg.AsyncConnection.connect(str(settings.database_url)) as other:
+                await other.execute("update tasks set fence = fence + 1 where id = %s", [ctx.job.id])
+            return Done(then=(Item(kind="never"),))
+
+        @app.handler("refused")
+        async def refused() -> Done:
+            return Done(then=(Item(kind="blank", payload=None, priority=2**40),))
+
+        for kind, payload in (("chain", 4), ("stolen", None), ("refused", None)):
+            await app.enqueue("tasks", kind, payload, limit=1)
+        async with working(app):
+            await until(conn, "select count(*) = 5 from tasks where type = 'chain' and status = 'completed'")
+            await until(conn, "select true from tasks where type = 'refused' and status = 'dead_letter'")
+        assert await column(conn, "select payload from tasks where type = 'chain' order by 1") == [
+            0,
+            1,
+            2,
+            3,
+            4,
+        ]
+        assert await one(conn, "select count(*) from effects") == 2
+        assert await one(conn, "select count(*) from tasks where type in ('never', 'blank')") == 0
+        assert "priority" in await one(conn, "select last_error from tasks where type = 'refused'")
+
+
+async def test_what_follows_has_the_key_of_what_has_ended(settings: Settings, conn: Connection) -> None:
+    """The row has ended when its follower comes in: the next sync of a connection is no twin of the last."""
+    connection, tenant = uuid4(), uuid4()
+    await conn.execute("insert into tenants (id) values (%s)", [tenant])
+    await conn.execute(
+        "insert into connections (id, tenant_id, provider_slug, external_id) values (%s, %s, 'github', 'me')",
+        [connection, tenant],
+    )
+    where = {"connection_id": connection, "provider_slug": "github"}
+    own = App(name="connectors", ledgers=(SYNC_JOBS,))
+    async with Holdfast(settings, apps=[own]) as app:
+
+        @app.handler("incremental")
+        async def incremental(page: int) -> Done:
+            follower = Item(kind="incremental", tenant=tenant, extras=where, payload=page + 1)
+            return Done(then=(follower,) if page < 3 else ())
+
+        await app.enqueue("sync_jobs", "incremental", 1, tenant=tenant, extras=where)
+        async with working(app):
+            await until(conn, "select count(*) = 3 from sync_jobs where status = 'succeeded'")
+    assert await column(conn, 'select "cursor" from sync_jobs order by created_at') == [1, 2, 3]

@@ -28,7 +28,7 @@ def root() -> Iterator[logging.Logger]:
     yield root
     root.handlers[:] = handlers
     root.setLevel(level)
-    for name in logs.CHATTY:
+    for name in (*logs.CHATTY, *logs.INDISCREET):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
@@ -166,3 +166,10 @@ async def test_nothing_of_a_run_is_left_to_the_next(settings: Settings, stream: 
     assert (first["trace_id"], "trace_id" in second) == (TRACE, False)
     assert first["job"] != second["job"]
     assert "job" not in last
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+def test_what_tells_whole_addresses_is_quiet_at_every_level(root: logging.Logger, level: str) -> None:
+    """C-57: the log of an HTTP client may hold a token."""
+    logs.configure(level, stream=io.StringIO())
+    assert not any(logging.getLogger(name).isEnabledFor(logging.INFO) for name in ("httpx", "httpcore"))

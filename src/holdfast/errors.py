@@ -142,6 +142,17 @@ class IdempotencyConflict(HoldfastError):
     exit_code = 5
 
 
+class Conflict(HoldfastError):
+    """{what}: {message}
+
+    Something else has the place already.
+    """
+
+    code = "CONFLICT"
+    status = 409
+    exit_code = 5
+
+
 class ClaimLost(HoldfastError):
     """the claim on {what} {id} is gone (fence {fence}): nothing was written
 
@@ -168,5 +179,35 @@ class MissingExtra(HoldfastError):
     """{what} needs the extra {extra!r}: pip install 'holdfast[{extra}]'"""
 
     code = "MISSING_EXTRA"
+    status = 501
+    exit_code = 2
+
+
+class DecryptionError(HoldfastError):
+    """a stored token cannot be read: connect the account anew
+
+    The key is another one, or the stored bytes were changed or moved. Never says which.
+    """
+
+    code = "DECRYPTION"
+
+
+class ProviderError(HoldfastError):
+    """{message}
+
+    An outside provider refused, or answered with something that nobody can read.
+    """
+
+    code = "PROVIDER_ERROR"
+    status = 502
+
+
+class NotSupported(HoldfastError):
+    """{message}
+
+    It could be, but is not built.
+    """
+
+    code = "NOT_SUPPORTED"
     status = 501
     exit_code = 2

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 from holdfast import tracing
 
 CHATTY = ("alembic", "sqlalchemy", "psycopg", "asyncio")
+INDISCREET = ("httpx", "httpcore")  # they tell whole addresses and headers, which may hold secrets
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
 
@@ -46,6 +47,8 @@ def configure(level: str, format: Literal["text", "json"] = "text", stream: Text
             root.removeHandler(handler)
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.NOTSET if level == "DEBUG" else logging.WARNING)
+    for name in INDISCREET:
+        logging.getLogger(name).setLevel(logging.WARNING)
     if root.handlers:
         return
     handler = Stream(stream or sys.stderr)

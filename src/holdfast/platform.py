@@ -5,12 +5,16 @@ The only module that knows everything below the command line. A sixth app is one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.api.site import Site
+from holdfast.apps.connectors.app import APP as CONNECTORS
+from holdfast.apps.connectors.ledger import SYNC_JOBS
 from holdfast.apps.jobs import app as jobs
 from holdfast.apps.jobs.ledger import JOB
 from holdfast.apps.tasks import app as tasks
@@ -21,7 +25,8 @@ from holdfast.engine.backoff import Backoff
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
 from holdfast.errors import InvalidInput, LedgerError, MissingExtra
-from holdfast.runtime.app import App
+from holdfast.runtime.app import App, Work
+from holdfast.runtime.duties import guarded
 from holdfast.runtime.handlers import Place, describe
 from holdfast.runtime.pump import Share
 from holdfast.runtime.worker import Worker, stopping_on_signals
@@ -30,9 +35,10 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from sqlalchemy import MetaData
 
+log = logging.getLogger("holdfast")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-APPS: tuple[App, ...] = (jobs.APP, tasks.APP)
+APPS: tuple[App, ...] = (jobs.APP, tasks.APP, CONNECTORS)
 
 
 class Holdfast(Client):
@@ -49,7 +55,9 @@ class Holdfast(Client):
         ledgers: Iterable[Ledger] = (),
         apps: Iterable[App] = (),
     ) -> None:
-        self.apps: tuple[App, ...] = (*APPS, *apps)
+        own = tuple(apps)  # one that has the name of a built-in app takes its place
+        self.apps: tuple[App, ...] = (*(app for app in APPS if app.name not in {o.name for o in own}), *own)
+        self._works: dict[str, Work | None] = {}
         super().__init__(
             settings, _stores((*(ledger for app in self.apps for ledger in app.ledgers), *ledgers))
         )
@@ -140,9 +148,13 @@ class Holdfast(Client):
             if str(error.name).partition(".")[0] == "holdfast":
                 raise
             raise MissingExtra(what="the API", extra="server") from error
-        webs = [import_module(app.web).WEB for app in self.apps if app.web]
-        served = build(self.site, webs, lifespan=self._lifespan)
-        add(served, self.site, webs)
+        for app in self.apps:  # what a worker would refuse at its start is refused here as well
+            self._work(app)
+        parts = {app.name: self._part(app, app.web) for app in self.apps if app.web}
+        site = replace(self.site, apps=tuple(app for app in self.apps if parts.get(app.name, True)))
+        webs = [part.WEB for part in parts.values() if part]
+        served = build(site, webs, lifespan=self._lifespan)
+        add(served, site, webs)
         return served
 
     @asynccontextmanager
@@ -164,6 +176,11 @@ class Holdfast(Client):
         if isinstance(concurrency, Mapping):
             for name in concurrency:
                 self.store(name)
+        for app in self.apps:
+            self._work(app)
+        for app in self.apps:
+            if self._works[app.name] is None and any(one.name in (ledgers or ()) for one in app.ledgers):
+                raise MissingExtra(what=f"the app {app.name}", extra=app.extra)
         shares = [
             Share(
                 store=self.store(name),
@@ -172,9 +189,45 @@ class Holdfast(Client):
                 queues=tuple(queues),
                 backoff=self._backoff(name),
             )
-            for name in dict.fromkeys(ledgers or self.stores)  # named twice, it is served once
+            for name in dict.fromkeys(ledgers or self._served())  # named twice, it is served once
         ]
-        return Worker(self.database, shares, self.handlers, stores=list(self.stores.values()))
+        works = [(app, work) for app in self.apps if (work := self._works[app.name])]
+        return Worker(
+            self.database,
+            shares,
+            self.handlers,
+            duties=[guarded(duty) for _, work in works for duty in work.duties],
+            stores=list(self.stores.values()),
+            longest={one.name: work.longest for app, work in works if work.longest for one in app.ledgers},
+        )
+
+    def _work(self, app: App) -> Work | None:
+        """What an app does by itself, made once; None where something is not installed that it needs."""
+        if app.name not in self._works:
+            self._works[app.name] = found = self._make_work(app)
+            for handler in found.handlers if found else ():
+                self.handlers.add(handler)
+        return self._works[app.name]
+
+    def _make_work(self, app: App) -> Work | None:
+        if app.work is None:
+            return Work()
+        return found.work(self) if (found := self._part(app, app.work)) else None
+
+    def _part(self, app: App, module: str) -> Any:
+        """A module of an app; None where something is not installed that it needs."""
+        try:
+            return import_module(module)
+        except ModuleNotFoundError as error:
+            if app.extra is None or str(error.name).partition(".")[0] == "holdfast":
+                raise
+            log.info("the app %s rests: pip install 'holdfast[%s]' wakes it", app.name, app.extra)
+            return None
+
+    def _served(self) -> list[str]:
+        """The ledgers that a worker serves when nobody says which: all but those whose app rests."""
+        resting = {one.name for app in self.apps if self._works[app.name] is None for one in app.ledgers}
+        return [name for name in self.stores if name not in resting]
 
     def _backoff(self, ledger: str) -> Backoff | None:
         """How long bad runs wait, where a setting decides; None leaves it to the ledger."""
@@ -187,7 +240,8 @@ class Holdfast(Client):
 
     def _concurrency(self, ledger: str, given: Mapping[str, int] | int | None) -> int:
         number = given.get(ledger) if isinstance(given, Mapping) else given
-        number = self.settings.concurrency if number is None else number
+        usual = self.settings.sync_concurrency if ledger == SYNC_JOBS.name else self.settings.concurrency
+        number = usual if number is None else number
         if number < 1:
             raise InvalidInput(field="concurrency", message=f"must be at least 1, not {number}")
         return number
@@ -204,10 +258,11 @@ class Holdfast(Client):
 
 def metadata() -> MetaData:
     """The tables of all apps, as SQLAlchemy describes them. Imported here: it takes long, and few ask."""
+    from holdfast.apps.connectors.tables import sync_jobs
     from holdfast.apps.jobs.tables import job
     from holdfast.apps.tasks.tables import tasks
 
-    known = (job, tasks)
+    known = (job, tasks, sync_jobs)
     return known[0].metadata
 
 

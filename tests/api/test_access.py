@@ -6,8 +6,9 @@ The table is compared with the routes that there are, so that a new one without 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ import pytest
 from api.kit import A, B, Served, api_of, served_app
 from holdfast import Holdfast, Settings
 from holdfast.api import limits
+from holdfast.db.settings import ProviderSettings
 
 NOBODY = ("nobody", "garbage", "half", "expired", "revoked")
 OPERATORS = ("reader", "actor", "admin")
@@ -29,13 +31,14 @@ class Access:
     done: tuple[str, ...]
     missing: tuple[str, ...] = ()  # for whom it is not there
     status: int = 200
+    refused: int = 403
 
     def expected(self, who: str) -> int:
         if who in self.done:
             return self.status
         if who in NOBODY:
             return 401
-        return 404 if who in self.missing else 403
+        return 404 if who in self.missing else self.refused
 
 
 OPEN = Access(EVERYBODY)
@@ -75,10 +78,67 @@ def new_token(served: Served) -> str:
     return f"/api/tokens/{made.json()['id']}"
 
 
+def connection(rest: str = "") -> Callable[[Served], str]:
+    """The address of a connection of tenant A that was just made."""
+
+    def make(served: Served) -> str:
+        made = uuid.uuid4()
+        served.query(
+            "insert into connections (id, tenant_id, provider_slug, external_id)"
+            " values (%s, %s, 'github', %s)",
+            made,
+            A,
+            str(made),
+        )
+        return f"/api/connectors/connections/{made}{rest}"
+
+    return make
+
+
+def of_connection(table: str) -> Callable[[Served], str]:
+    """The address of a job, a signal or a delivery of tenant A that was just made."""
+    columns = {
+        "jobs": ("sync_jobs", "id, job_type", "gen_random_uuid(), 'full'"),
+        "signals": ("signals", "id, kind, occurred_at, payload", "gen_random_uuid(), 'x', now(), '{}'"),
+    }
+
+    def make(served: Served) -> str:
+        link = connection()(served).rpartition("/")[2]
+        name, fields, values = columns[table]
+        ((made,),) = served.query(
+            f"insert into {name} (tenant_id, provider_slug, connection_id, {fields})"
+            f" values (%s, 'github', %s, {values}) returning id",
+            A,
+            link,
+        )
+        return f"/api/connectors/{table}/{made}"
+
+    return make
+
+
+def delivery(served: Served) -> str:
+    """The address of a webhook for tenant A that has just come."""
+    made = str(uuid.uuid4())
+    served.query(
+        "insert into webhook_delivery (provider_slug, tenant_id, delivery_id, body_sha256, verification)"
+        " values ('github', %s, %s, '', 'operator')",
+        A,
+        made,
+    )
+    return f"/api/connectors/deliveries/github/{made}"
+
+
+def new_connection(served: Served) -> str:
+    served.query("delete from connections where provider_slug = 'zoho_cliq'")
+    return "/api/connectors/connections"
+
+
 MADE = 201
+ASKED = 202
 FILTER = {"filter": {"kind": "nothing-like-it"}}
 SHORT = {"seconds": 0.05}
 JOB = "/api/ledgers/{ledger}"
+CONNECTORS = "/api/connectors"
 
 TRIES: dict[tuple[str, str], list[Try]] = {
     ("GET", "/healthz"): [Try(OPEN, "/healthz")],
@@ -147,14 +207,79 @@ TRIES: dict[tuple[str, str], list[Try]] = {
     ("POST", f"{JOB}/rows/{{id}}/requeue"): [Try(ACT_ROW, dead_row)],
     ("POST", f"{JOB}/cancel"): [Try(ACT, "/api/ledgers/job/cancel", FILTER)],
     ("POST", f"{JOB}/requeue"): [Try(ACT, "/api/ledgers/job/requeue", FILTER)],
+    ("GET", f"{CONNECTORS}/providers"): [Try(OPEN, f"{CONNECTORS}/providers")],
+    ("GET", f"{CONNECTORS}/callback/{{provider}}"): [
+        Try(Access(EVERYBODY, status=400), f"{CONNECTORS}/callback/github")  # without a state
+    ],
+    ("POST", f"{CONNECTORS}/webhooks/{{provider}}/{{tenant_id}}"): [
+        Try(Access(("actor", "admin"), status=ASKED, refused=401), f"{CONNECTORS}/webhooks/github/{A}", {})
+    ],
+    ("POST", f"{CONNECTORS}/webhooks/{{provider}}"): [
+        Try(Access(("actor", "admin"), status=ASKED), f"{CONNECTORS}/webhooks/github", {})
+    ],
+    ("GET", f"{CONNECTORS}/webhook-secrets/{{provider}}"): [Try(ACT, f"{CONNECTORS}/webhook-secrets/github")],
+    ("GET", f"{CONNECTORS}/tenants"): [Try(OPERATE, f"{CONNECTORS}/tenants")],
+    ("POST", f"{CONNECTORS}/tenants"): [
+        Try(Access(("actor", "admin"), status=MADE), f"{CONNECTORS}/tenants", {"name": "x"})
+    ],
+    ("GET", f"{CONNECTORS}/tenants/{{id}}"): [Try(READ_ROW, f"{CONNECTORS}/tenants/{A}")],
+    ("GET", f"{CONNECTORS}/connections"): [
+        Try(READ, f"{CONNECTORS}/connections"),
+        Try(OPERATE, f"{CONNECTORS}/connections", params={"all_tenants": "true"}),
+    ],
+    ("POST", f"{CONNECTORS}/connections"): [
+        Try(
+            Access(("actor", "admin", "tenant", "other tenant"), status=MADE),
+            new_connection,
+            {"provider": "zoho_cliq", "external_id": "x"},
+        )
+    ],
+    ("GET", f"{CONNECTORS}/connections/{{id}}"): [Try(READ_ROW, connection())],
+    ("PATCH", f"{CONNECTORS}/connections/{{id}}"): [Try(ACT_ROW, connection(), {"interval_seconds": 900})],
+    ("DELETE", f"{CONNECTORS}/connections/{{id}}"): [
+        Try(Access(("actor", "admin", "tenant"), missing=("other tenant",), status=204), connection())
+    ],
+    ("GET", f"{CONNECTORS}/connections/{{id}}/cursor"): [Try(READ_ROW, connection("/cursor"))],
+    ("PUT", f"{CONNECTORS}/connections/{{id}}/cursor"): [Try(ACT_ROW, connection("/cursor"), {"cursor": 1})],
+    **{
+        ("POST", f"{CONNECTORS}/connections/{{id}}/{verb}"): [Try(ACT_ROW, connection(f"/{verb}"))]
+        for verb in ("reset-cursor", "pause", "resume", "disconnect")
+    },
+    **{
+        ("POST", f"{CONNECTORS}/connections/{{id}}/{verb}"): [
+            Try(
+                Access(("actor", "admin", "tenant"), missing=("other tenant",), status=ASKED),
+                connection(f"/{verb}"),
+            )
+        ]
+        for verb in ("sync", "full-sync")
+    },
+    ("GET", f"{CONNECTORS}/jobs"): [Try(READ, f"{CONNECTORS}/jobs")],
+    ("GET", f"{CONNECTORS}/jobs/{{id}}"): [Try(READ_ROW, of_connection("jobs"))],
+    ("GET", f"{CONNECTORS}/signals"): [Try(READ, f"{CONNECTORS}/signals")],
+    ("GET", f"{CONNECTORS}/signals/{{id}}"): [Try(READ_ROW, of_connection("signals"))],
+    ("GET", f"{CONNECTORS}/deliveries"): [Try(READ, f"{CONNECTORS}/deliveries")],
+    ("GET", f"{CONNECTORS}/deliveries/{{provider}}/{{id}}"): [Try(READ_ROW, delivery)],
+    ("POST", f"{CONNECTORS}/deliveries/replay"): [
+        Try(
+            ACT,
+            f"{CONNECTORS}/deliveries/replay",
+            {"provider": "github", "received_after": "2030-01-01T00:00:00Z"},
+        )
+    ],
+    ("POST", f"{CONNECTORS}/connect/{{provider}}"): [Try(ACT, f"{CONNECTORS}/connect/github")],
 }
 
 
 @pytest.fixture
 def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """A server that lets wrong credentials be tried often."""
+    """A server that lets wrong credentials be tried often, and knows both tenants."""
     monkeypatch.setattr(limits, "FAILURES", 100_000)
+    github = ProviderSettings(client_id="x", client_secret="y", webhook_secret="a secret of webhooks")
+    uris = ("https://app.example/callback",)
+    settings = replace(settings, providers={"github": github}, oauth_redirect_uris=uris)
     with served_app(settings, api_of(Holdfast(settings))) as served:
+        served.query("insert into tenants (id, name) values (%s, 'A'), (%s, 'B')", A, B)
         yield served
 
 
@@ -190,7 +315,8 @@ def test_every_route_as_everybody(served: Served) -> None:
             for (method, route), tries in TRIES.items():
                 for one in tries:
                     path = one.path if isinstance(one.path, str) else one.path(served)
-                    response = here.request(method, path, json=one.body, params=one.params)
+                    within = {"X-Tenant-Id": A} if who in OPERATORS and path.startswith(CONNECTORS) else None
+                    response = here.request(method, path, json=one.body, params=one.params, headers=within)
                     expected = one.access.expected(who)
                     if who == "other tenant" and one.params == {"tenant": A}:
                         expected = 403  # a filter that names another
@@ -210,7 +336,7 @@ def test_an_operator_within_a_tenant_is_like_one_of_it(served: Served) -> None:
     assert operator.get(f"/api/ledgers/job/rows/{mine}").status_code == 200
     assert operator.get(f"/api/ledgers/job/rows/{theirs}").status_code == 404
     assert [one["id"] for one in operator.get("/api/ledgers/job/rows").json()["rows"]] == [mine]
-    assert [one["name"] for one in operator.get("/api/ledgers").json()["ledgers"]] == ["job"]
+    assert [one["name"] for one in operator.get("/api/ledgers").json()["ledgers"]] == ["job", "sync_jobs"]
     assert operator.get("/api/ledgers/tasks").status_code == 404
     assert operator.put("/api/ledgers/job/pause").status_code == 403
     made = operator.post("/api/ledgers/job/rows", json={"kind": "x"}).json()["id"]

@@ -260,7 +260,7 @@ def test_a_timeline_has_pages(served: Served) -> None:
 
 def test_a_ledger_is_described(served: Served) -> None:
     client = served.client("reader")
-    job, tasks = client.get("/api/ledgers").json()["ledgers"]
+    job, tasks, _ = client.get("/api/ledgers").json()["ledgers"]
     assert (job["name"], job["tenants"], job["queues"], job["journal"]) == ("job", True, True, True)
     assert (tasks["name"], tasks["tenants"], tasks["queues"], tasks["journal"]) == (
         "tasks",
@@ -318,7 +318,7 @@ def test_a_hundred_watchers_of_the_overview_cost_one(served: Served, monkeypatch
     assert served.client("admin").get("/api/overview").json()["now"] == first["now"]
     tenant = served.client("tenant").get("/api/overview").json()
     assert tenant["now"] != first["now"]
-    assert [one["ledger"] for one in tenant["ledgers"]] == ["job"]
+    assert [one["ledger"] for one in tenant["ledgers"]] == ["job", "sync_jobs"]
 
 
 def test_a_tenant_that_no_ledger_can_have_sees_nothing(served: Served) -> None:

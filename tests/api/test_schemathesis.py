@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,10 @@ import pytest
 from api.kit import A, Served, api_of, served_app
 from holdfast import Holdfast, Settings
 from holdfast.api import limits
+from holdfast.db.settings import ProviderSettings
 
 SECRET = "only schemathesis and the server know it"
-TRIES = 20  # for each operation, in each way
+TRIES = 10  # for each operation, in each way
 
 # Addresses lead to ledgers and rows that there are, mostly. What fits one ledger need not fit another: a
 # filter by queue, a tenant, a state's name. There, a request that fits the description may be refused.
@@ -36,12 +38,27 @@ values = ["job", "tasks"]
 [dictionaries.rows]
 values = {rows}
 
+[dictionaries.connections]
+values = {connections}
+
+[dictionaries.providers]
+values = ["github", "zoho-cliq"]
+
 [parameters]
 "path.ledger" = {{ dictionary = "ledgers", probability = 0.9 }}
+"path.provider" = {{ dictionary = "providers", probability = 0.8 }}
 
 [[operations]]
 include-path-regex = "/rows/"
 parameters = {{ "path.id" = {{ dictionary = "rows", probability = 0.8 }} }}
+
+[[operations]]
+include-path-regex = "/api/connectors/connections/"
+parameters = {{ "path.id" = {{ dictionary = "connections", probability = 0.8 }} }}
+
+[[operations]]
+include-path-regex = "/api/connectors/"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409", "501"]
 
 [[operations]]
 include-path-regex = "/api/ledgers/.ledger./.+"
@@ -62,6 +79,8 @@ def before_call(context, case, kwargs):
     job = (case.path_parameters or {{}}).get("ledger") == "job"
     if case.headers and case.headers.pop("X-Tenant-Id", None) is not None and job:
         case.headers["X-Tenant-Id"] = {A!r}
+    if case.path.startswith("/api/connectors"):
+        case.headers = {{**(case.headers or {{}}), "X-Tenant-Id": {A!r}}}
     meta = case.meta
     if meta is None or not meta.generation.mode.is_positive or not isinstance(case.body, dict):
         return
@@ -81,7 +100,11 @@ def before_call(context, case, kwargs):
 def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A server that lets wrong credentials be tried often, and an admin whose token cannot be revoked."""
     monkeypatch.setattr(limits, "FAILURES", 100_000)
-    settings = dataclasses.replace(settings, jwt_secret=SECRET)
+    github = ProviderSettings(client_id="x", client_secret="y", webhook_secret="a secret of webhooks")
+    uris = ("https://app.example/callback",)
+    settings = dataclasses.replace(
+        settings, jwt_secret=SECRET, providers={"github": github}, oauth_redirect_uris=uris
+    )
     with served_app(settings, api_of(Holdfast(settings))) as served:
         yield served
 
@@ -89,8 +112,22 @@ def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serv
 def test_schemathesis_finds_nothing(served: Served, tmp_path: Path) -> None:
     rows = [served.enqueue("job", kind="x", tenant=A) for _ in range(2)]
     rows += [served.bury(served.enqueue("job")), served.enqueue(), served.enqueue()]
+    connections = [str(uuid.uuid4()) for _ in range(4)]
+    served.query("insert into tenants (id, name) values (%s, 'A')", A)
+    for one in connections:
+        served.query(
+            "insert into connections (id, tenant_id, provider_slug, external_id)"
+            " values (%s, %s, 'zoho_cliq', %s)",
+            one,
+            A,
+            one,
+        )
     claims = {"sub": "schemathesis", "scope": "admin", "exp": int(time.time()) + 3600}
-    told = CONFIGURATION.format(rows=json.dumps(rows), token=jwt.encode(claims, SECRET, "HS256"))
+    told = CONFIGURATION.format(
+        rows=json.dumps(rows),
+        connections=json.dumps(connections),
+        token=jwt.encode(claims, SECRET, "HS256"),
+    )
     (tmp_path / "schemathesis.toml").write_text(told)
     (tmp_path / "hooks.py").write_text(HOOKS)
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json"]

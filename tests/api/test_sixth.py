@@ -97,7 +97,7 @@ def test_tenants_are_kept_apart_where_the_database_does_not_do_it(served: Served
     assert client.post(f"{url}/cancel", json={"all": True}).json()["rows"] == 1
     assert served.client("admin").get(f"{url}/rows/{theirs}").json()["state"] == "queued"
     names = [one["name"] for one in client.get("/api/ledgers").json()["ledgers"]]
-    assert names == ["job", "errands"]
+    assert names == ["job", "sync_jobs", "errands"]
     overview = client.get("/api/overview").json()
     assert [one["ledger"] for one in overview["ledgers"]] == names
     with streaming(client, f"{url}/stream", headers={"Last-Event-ID": "1.1"}) as stream:

@@ -175,7 +175,7 @@ class Visitor:
     def submit(self, page: str, action: str, **fields: Any) -> httpx.Response:
         """Sends a form of a page, as it is there, with some fields filled in."""
         found = read(self.client.get(self.root + page))
-        forms = [form for form in found.every("form") if form["action"] == self.root + action]
+        forms = [one for one in found.every("form", method="post") if one["action"] == self.root + action]
         assert forms, f"{page} has no form to {action}"
         hidden = [field for field in forms[0].every("input") if field["type"] == "hidden"]
         data = {str(field["name"]): field["value"] or "" for field in hidden}

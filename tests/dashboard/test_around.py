@@ -36,7 +36,7 @@ def test_the_reference_has_every_operation_with_an_example(served: Served) -> No
         (method.upper(), path)
         for path, item in described["paths"].items()
         for method in item
-        if method in ("get", "post", "put", "delete")
+        if method in ("get", "post", "put", "patch", "delete")
     }
     articles = page.every("article")
     shown = {(a.words.split()[0], a.words.split()[1]) for a in articles}

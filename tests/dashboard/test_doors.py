@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from api.kit import Served, served_app
+from dashboard.accounts import connected
 from dashboard.conftest import Visit
 from dashboard.kit import Page, Visitor, row
 from holdfast import Holdfast, Settings
@@ -23,7 +24,7 @@ OPEN = (None, *EVERYBODY)
 READERS, OPERATORS, ACTORS, ADMINS = EVERYBODY, ("reader", "actor", "admin"), ("actor", "admin"), ("admin",)
 
 # Every page by its route: who may, and how it is asked for. {row} is a job of the tenant's,
-# {spent} a token that is good for nothing.
+# {spent} a token that is good for nothing, {link}, {signal} and {delivery} are the tenant's.
 PAGES: dict[tuple[str, str], tuple[tuple[str | None, ...], str, dict[str, str]]] = {
     ("GET", "/"): (READERS, "/", {}),
     ("GET", "/workers"): (OPERATORS, "/workers", {}),
@@ -38,6 +39,24 @@ PAGES: dict[tuple[str, str], tuple[tuple[str | None, ...], str, dict[str, str]]]
     ("POST", "/ledgers/{name}/resume"): (ACTORS, "/ledgers/job/resume", {}),
     ("GET", "/ledgers/{name}/rows/{id:path}"): (READERS, "/ledgers/job/rows/{row}", {}),
     ("POST", "/ledgers/{name}/rows/{id:path}"): (ACTORS, "/ledgers/job/rows/{row}", {"verb": "cancel"}),
+    ("GET", "/connectors"): (READERS, "/connectors", {}),
+    ("GET", "/connectors/connections/{id}"): (READERS, "/connectors/connections/{link}", {}),
+    ("GET", "/connectors/connections/{id}/{verb}"): (ACTORS, "/connectors/connections/{link}/reset", {}),
+    ("POST", "/connectors/connections/{id}"): (ACTORS, "/connectors/connections/{link}", {"verb": "pause"}),
+    ("GET", "/connectors/signals"): (READERS, "/connectors/signals", {}),
+    ("GET", "/connectors/signals/{id}"): (READERS, "/connectors/signals/{signal}", {}),
+    ("GET", "/connectors/inbox"): (READERS, "/connectors/inbox", {}),
+    ("GET", "/connectors/inbox/replay"): (ACTORS, "/connectors/inbox/replay", {}),
+    ("POST", "/connectors/inbox/replay"): (
+        ACTORS,
+        "/connectors/inbox/replay",
+        {"provider": "github", "received_after": "2030-01-31T12:00"},
+    ),
+    ("GET", "/connectors/inbox/{provider}/{tenant_id}/{id:path}"): (
+        READERS,
+        "/connectors/inbox/{delivery}",
+        {},
+    ),
     ("GET", "/docs"): (OPEN, "/docs", {}),
     ("GET", "/login"): (OPEN, "/login", {}),
     ("POST", "/login"): (OPEN, "/login", {"token": "{token}"}),
@@ -60,7 +79,7 @@ def test_every_page_is_for_those_whom_it_is_for(settings: Settings) -> None:
         found = set(page_routes(web))
         assert found == set(PAGES), "a page without a word on whom it is for, or the other way round"
         visitors = {who: Visitor(served, who) for who in OPEN}
-        spent = served.tokens["expired"].split("_")[1]
+        spent, things = served.tokens["expired"].split("_")[1], connected(served).addresses
         for (method, route), (allowed, path, data) in PAGES.items():
             for who in OPEN:
                 changes = route in ("/login", "/logout")  # the session, and the others go on with theirs
@@ -69,7 +88,7 @@ def test_every_page_is_for_those_whom_it_is_for(settings: Settings) -> None:
                 key = visitor.get("/login").every("input", name="form_key")[0]["value"]
                 sent = {name: value.format(token=served.tokens["reader"]) for name, value in data.items()}
                 form = {"data": {"form_key": key, **sent}} if method == "POST" else {}
-                response = visitor.client.request(method, path.format(row=job, spent=spent), **form)
+                response = visitor.client.request(method, path.format(row=job, spent=spent, **things), **form)
                 place = (method, route, who, response.status_code)
                 if who in allowed:
                     assert response.status_code == 200 or (

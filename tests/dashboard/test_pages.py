@@ -304,7 +304,7 @@ def test_a_tenant_sees_its_own_rows_and_nothing_of_others(served: Served, visit:
     served.client().put("/api/ledgers/job/pause", params={"reason": "a secret reason"})
     org = visit("tenant")
     menu = [link.words for link in org.get("/").one("nav", class_="menu").every("a")]
-    assert menu == ["Overview", "job", "API"]
+    assert menu == ["Overview", "job", "sync_jobs", "Connectors", "API"]
     for path in ("/", "/ledgers/job", "/ledgers/job?state=queued", row(ids["queued"]), row(ids["later"])):
         page = org.get(path)
         for secret in (ids["other"], "secret", B, "tasks", "Workers", "Pause"):

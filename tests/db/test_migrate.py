@@ -20,6 +20,7 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import Column, Integer, MetaData, create_engine
 from sqlalchemy.pool import NullPool
 
+from holdfast.apps.connectors import tables as connector_tables
 from holdfast.apps.jobs import tables as job_tables
 from holdfast.apps.tasks import tables as task_tables
 from holdfast.db import migrate
@@ -27,6 +28,7 @@ from holdfast.errors import DatabaseAuthError, DatabaseUnavailable, InvalidInput
 
 metadata = task_tables.metadata
 assert job_tables.metadata is metadata
+assert connector_tables.metadata is metadata
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(
@@ -167,7 +169,7 @@ def test_the_compiled_files_are_current(tmp_path: Path) -> None:
 def test_offline_sql_has_no_placeholder_left_and_names_no_schema() -> None:
     """But that of the old table `jobs`, which was never elsewhere (J-46). PUBLIC is also everybody's role."""
     named = re.sub(r"public\.jobs\b|distinct from 'public'|' from public'", "", migrate.sql())
-    assert re.findall(r"%\(|%s|%%|\$\d|(?<!:):\w|\{\w+\}|\bpublic\b", named) == []
+    assert re.findall(r"%\(|%s|%%|\$\d|(?<!:):\w|\{[a-z_]\w*\}|\bpublic\b", named) == []
 
 
 def test_offline_sql_of_an_unknown_revision_is_refused() -> None:
@@ -193,6 +195,11 @@ def test_metadata_alone_makes_the_same_tables_and_indexes(empty_database_url: st
     run(empty_database_url, "drop trigger update_tasks_updated_at on tasks")
     run(empty_database_url, "drop trigger trg_job_event__append_only on job_event")
     run(empty_database_url, "drop trigger trg_job_event__no_truncate on job_event")
+    run(empty_database_url, "drop trigger update_providers_updated_at on providers")
+    run(empty_database_url, "drop trigger update_connections_updated_at on connections")
+    run(empty_database_url, "drop trigger update_sync_jobs_updated_at on sync_jobs")
+    run(empty_database_url, "drop trigger update_signals_updated_at on signals")
+    run(empty_database_url, "drop trigger update_oauth_states_updated_at on oauth_states")
     migrated = dump(empty_database_url, *tables)
     migrate.downgrade(empty_database_url, "base")
     engine = create_engine(

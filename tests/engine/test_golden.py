@@ -94,7 +94,7 @@ STATEMENT = re.compile(
 )
 PROSE = re.compile(r"\s*[A-Z][a-z]")  # a sentence may begin with "Listen to" or "Revoke a"
 # The rooms of SQL, and what makes the server and its schema before there is a ledger to speak of.
-ROOMS = re.compile(r"(^|/)(sql|queries|tables)\.py$|^db/migrations/|^db/(migrate|listen|cluster)\.py$")
+ROOMS = re.compile(r"(^|/)(\w+_)?(sql|queries|tables)\.py$|^db/migrations/|^db/(migrate|listen|cluster)\.py$")
 
 
 # In a room of SQL every mention counts; elsewhere the schema as a name, or before a table's.

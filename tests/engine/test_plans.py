@@ -29,6 +29,9 @@ INDEXES = {
     "syncs": {"lane_fresh": "syncs_fresh", "lane_retry": "syncs_retry", "lane_failed": "syncs_failed"},
 }
 
+# Where one row only may run: the search for another one.
+TWINS = {("syncs", "lane_failed"): "syncs_active"}
+
 LIMIT = 10
 
 
@@ -185,7 +188,10 @@ def each_lane_is_its_index(ledger: Ledger, plan: Plan) -> None:
     expected = INDEXES[ledger.name]
     assert lanes.keys() == expected.keys()
     for name, parts in lanes.items():
-        assert [part["Index Name"] for part in parts if "Index Name" in part] == [expected[name]], name
+        searched = [expected[name], TWINS.get((ledger.name, name))]
+        assert [part.get("Index Name") for part in parts if "Index Name" in part] == [
+            *filter(None, searched)
+        ], name
         kinds = {part["Node Type"] for part in parts}
         assert not {"Sort", "Incremental Sort", "Seq Scan"} & kinds, (name, kinds)
 

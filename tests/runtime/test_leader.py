@@ -19,7 +19,9 @@ from holdfast import Holdfast, Settings
 from holdfast.db import pool
 from holdfast.db.pool import Connection
 from holdfast.runtime import presence, queries
+from holdfast.runtime.duties import Duty, guarded
 from holdfast.runtime.presence import Identity
+from holdfast.runtime.worker import Worker
 from runtime.support import Process, column, one, present, until, until_task, until_true, worker_of, working
 
 TERM = 30.0
@@ -334,3 +336,33 @@ async def test_a_leader_renews_its_lease_before_each_term_ends(settings: Setting
         first = await one(conn, "select leader_until from workers")
         await until(conn, "select leader_until > %s + interval '6 s' from workers", first)
         assert await column(conn, "select at from gaps") == []
+
+
+async def test_a_duty_that_takes_longer_than_a_term_goes_on_while_its_leader_leads(
+    settings: Settings, conn: Connection
+) -> None:
+    """T-40: every renewal of the lead is one of what it is doing; another's failing duty ends nobody."""
+    went_on, cut_off = asyncio.Event(), asyncio.Event()
+
+    async def long(on: Connection, leader: str) -> int:
+        try:
+            for _ in range(30):  # three terms
+                await on.execute("select pg_sleep(0.1)")
+            went_on.set()
+        except asyncio.CancelledError:
+            cut_off.set()
+            raise
+        return 1
+
+    async def broken(_: Connection, leader: str) -> int:
+        raise KeyError("no such thing")
+
+    duties = [Duty(name="long", every=0.1, run=long), Duty(name="broken", every=0.1, run=broken)]
+    async with Holdfast(settings) as app:
+        worker = Worker(app.database, app.worker().shares, app.handlers, duties=[*map(guarded, duties)])
+        run = asyncio.create_task(worker.run())
+        await present(conn, worker)
+        await until_true(lambda: went_on.is_set() or cut_off.is_set())
+        assert not cut_off.is_set()
+        worker.stop()
+        await run

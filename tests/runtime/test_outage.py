@@ -113,7 +113,9 @@ async def test_a_worker_starts_again_to_claim_when_the_database_is_back(
             await until_task(conn, await add(app, "note"), "completed")
 
 
-async def test_a_worker_that_is_cut_off_in_its_first_election_goes_on(app: Holdfast, conn: Connection) -> None:
+async def test_a_worker_that_is_cut_off_in_its_first_election_goes_on(
+    app: Holdfast, conn: Connection
+) -> None:
     """Issue 2: it is registered, so others may rely on it; the lead is taken with the next connection."""
     lock = "hashtextextended('holdfast leader ' || current_schema(), 0)"
     app.handler("note")(lambda payload: None)

@@ -184,7 +184,7 @@ def _told(which: Filter) -> dict[str, Json]:
     return {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in asdict(which).items()
-        if value not in (None, ())
+        if value not in (None, (), {})
     }
 
 

@@ -42,6 +42,10 @@ class Problem(Answer):
     detail: str = Field(description="What happened this time.")
     trace_id: str | None = Field(description="Under which the server's log tells more.")
     field: str | None = Field(default=None, description="Which field is wrong.")
+    details: dict[str, Any] = Field(
+        default_factory=dict[str, Any], description="What is wrong with it, by field."
+    )
+    retry_after: int | None = Field(default=None, description="For how many seconds to be quiet.")
     errors: list[Fault] = Field(default_factory=list[Fault], description="Everything that is wrong.")
 
 

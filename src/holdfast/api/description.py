@@ -26,6 +26,7 @@ TAGS = [
     {"name": "system", "description": "How everything does."},
     {"name": "record", "description": "Who did what."},
     {"name": "tokens", "description": "Who may do what."},
+    {"name": "connectors", "description": "Outside accounts, kept in step."},
     {"name": "health", "description": "For whoever restarts it, or sends it traffic."},
 ]
 REFERENCE = {"$ref": "#/components/schemas/Problem"}

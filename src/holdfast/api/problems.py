@@ -34,6 +34,8 @@ TITLES = {
     413: "The body is too large",
     429: "Too many requests",
     500: "Something unexpected went wrong",
+    501: "This is not built",
+    502: "Somebody else's service failed",
     503: "Not available at the moment",
 }
 CODES = {
@@ -44,6 +46,7 @@ CODES = {
     405: "METHOD_NOT_ALLOWED",
     413: "TOO_LARGE",
 }
+ELSEWHERE = (501, 502)  # it is not built, or a provider's fault: nothing for our own log
 MOST = 100  # faults of one request that are told
 
 
@@ -93,11 +96,17 @@ def respond(
 def of(error: HoldfastError) -> Response:
     """One of our own errors as a response."""
     headers: dict[str, str] = {}
+    more: dict[str, Any] = {}
     if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="holdfast"'
     if isinstance(error, TooMany):
-        headers["Retry-After"] = str(max(1, math.ceil(error.wait)))
-    more = {"field": str(error.field)} if isinstance(error, InvalidInput) else {}
+        more["retry_after"] = max(1, math.ceil(error.wait))
+        headers["Retry-After"] = str(more["retry_after"])
+    if isinstance(error, InvalidInput):
+        field = str(error.field)
+        more |= {"field": field, "details": {field: error.fields["message"]}}
+    if details := error.fields.get("details"):
+        more["details"] = details
     return respond(error.status, error.code, str(error), headers=headers, **more)
 
 
@@ -120,7 +129,11 @@ def handle(app: FastAPI) -> None:
 
 async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, HoldfastError)
-    if error.status < 500 or isinstance(error, Unavailable | DatabaseUnavailable):
+    if (
+        error.status < 500
+        or error.status in ELSEWHERE
+        or isinstance(error, Unavailable | DatabaseUnavailable)
+    ):
         return of(error)
     log.error("%s %s: %s", request.method, request.url.path, error)
     return of(error) if error.status == 503 else unexpected(error, f"{request.method} {request.url.path}")
@@ -146,7 +159,8 @@ async def _invalid(_: Request, error: Exception) -> Response:
     faults = [_fault(one) for one in error.errors()[:MOST]]
     first = faults[0] if faults else {"field": "body", "message": "is not right"}
     detail = f"{first['field']}: {first['message']}"
-    return respond(400, "INVALID_INPUT", detail, field=first["field"], errors=faults)
+    details = {first["field"]: first["message"]}
+    return respond(400, "INVALID_INPUT", detail, field=first["field"], details=details, errors=faults)
 
 
 def _fault(found: Mapping[str, Any]) -> dict[str, str]:
@@ -181,7 +195,7 @@ def _clean(value: Any) -> Any:
         case str():
             return intake.absorb(value, 4096)
         case dict():
-            return {name: _clean(one) for name, one in value.items()}  # pyright: ignore[reportUnknownVariableType]
+            return {_clean(name): _clean(one) for name, one in value.items()}  # pyright: ignore[reportUnknownVariableType]
         case list():
             return [_clean(one) for one in value]  # pyright: ignore[reportUnknownVariableType]
         case _:

@@ -205,7 +205,7 @@ def _changed(before: str | None, after: str | None, json: bool) -> None:
 def _tell(settings: Settings, json: bool) -> bool:
     """Prints what is known of the database; answers whether it runs."""
     from holdfast.db import embedded, migrate
-    from holdfast.db.settings import redacted
+    from holdfast.db.parsers import redacted
 
     told: dict[str, Any] = {"kind": "url", "running": True, "url": settings.database_url}
     if settings.database_url is None:

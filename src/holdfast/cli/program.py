@@ -21,6 +21,7 @@ from holdfast.cli import (
     application,
     checkup,
     completion,
+    connect,
     database,
     explain,
     intake,
@@ -68,6 +69,7 @@ program.add_typer(ledgers.commands, name="ledger")
 program.add_typer(tokens.commands, name="token")
 program.add_typer(database.commands, name="db")
 program.add_typer(jobs.commands, name="job")
+program.add_typer(connect.commands, name="connect")
 program.command("completion")(completion.completion)
 
 

@@ -82,6 +82,7 @@ class Server(uvicorn.Server):
                 access_log=chatty,
                 ws="none",
                 server_header=False,
+                forwarded_allow_ips=list(app.settings.trusted_proxies) or None,  # None: those of this machine
                 timeout_graceful_shutdown=round(LAST),
             )
         )

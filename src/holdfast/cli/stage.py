@@ -22,7 +22,7 @@ from holdfast.cli.serve import doorway, must_be_installed
 from holdfast.cli.snapshot import Snapshot, take
 from holdfast.cli.view import FEW, MOST_ENDED, Lines, Screen
 from holdfast.db import embedded
-from holdfast.db.settings import redacted
+from holdfast.db.parsers import redacted
 from holdfast.errors import HoldfastError, MissingExtra
 from holdfast.platform import Holdfast
 

@@ -46,18 +46,17 @@ def worker(
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C; it waits for its handlers, and gives back what did not end."""
     found = application.load(app)
-    ledgers = list(ledger or found.stores)
     slots = _numbers(found, concurrency or [])
-    _check(found, ledgers, kind)
+    _check(found, ledger, kind)
     application.settle(found, chatty=True)
-    working = _work(found, ledgers, slots, kind, queue or ["default"], until_idle, stop_on_eof)
+    working = _work(found, ledger, slots, kind, queue or ["default"], until_idle, stop_on_eof)
     if application.run(working, tidy=False):
         raise typer.Exit(ABANDONED)
 
 
 async def _work(
     app: Holdfast,
-    ledgers: Sequence[str],
+    ledgers: Sequence[str] | None,
     slots: Mapping[str, int] | None,
     kinds: Sequence[str] | None,
     queues: Sequence[str],
@@ -89,11 +88,14 @@ def _numbers(app: Holdfast, texts: Sequence[str]) -> dict[str, int] | None:
     return numbers or None
 
 
-def _check(app: Holdfast, ledgers: Sequence[str], kinds: Sequence[str] | None) -> None:
+def _check(app: Holdfast, ledgers: Sequence[str] | None, kinds: Sequence[str] | None) -> None:
     """Refuses a worker that could only reject what it takes."""
-    for name in ledgers:
+    for name in ledgers or ():
         app.store(name)
-    handled = {kind for name in ledgers for kind in app.handlers.kinds(name)}
+    brought = {ledger.name for one in app.apps if one.work for ledger in one.ledgers}
+    if brought & set(ledgers or ()):
+        return  # its app brings the handlers, once it is opened
+    handled = {kind for name in ledgers or app.stores for kind in app.handlers.kinds(name)}
     if not handled:
         raise InvalidInput(
             field="--app",

@@ -41,6 +41,10 @@ VERSION_TABLE = "holdfast_version"
 log = logging.getLogger("holdfast.migrate")
 CONNECT_TIMEOUT = 10  # seconds, unless the URL says otherwise
 
+# A mark in the `info` of an index whose expression comes back in other words, as one with a collation does:
+# whether it is there is all that can be compared.
+UNREADABLE = "unreadable"
+
 # Alembic's `op` and `context` are names of the whole process.
 _ALEMBIC = threading.Lock()
 
@@ -296,7 +300,16 @@ def _differences(connection: Connection, metadata: MetaData) -> list[Any]:
     def ours(name: str | None, kind: str, _: Any) -> bool:
         return kind != "table" or name in metadata.tables
 
-    context = _context(connection, compare_type=True, compare_server_default=True, include_name=ours)
+    def compared(thing: Any, _: Any, __: str, ___: bool, found: Any) -> bool:
+        return found is None or UNREADABLE not in thing.info
+
+    context = _context(
+        connection,
+        compare_type=True,
+        compare_server_default=True,
+        include_name=ours,
+        include_object=compared,
+    )
     changes: list[Any] = []
     for entry in compare_metadata(context, metadata):
         # Several changes of one column come as a list.

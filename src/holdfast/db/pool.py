@@ -18,7 +18,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from holdfast.db.settings import Settings, redacted
+from holdfast.db.parsers import redacted
+from holdfast.db.settings import Settings
 from holdfast.errors import DatabaseAuthError, DatabaseUnavailable
 
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]

@@ -10,219 +10,130 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
-
+from holdfast.db import parsers
 from holdfast.db.dotenv import read_dotenv
+from holdfast.db.parsers import Spec, choice, setting
+from holdfast.db.sync_settings import (
+    ProviderSettings,
+    SyncSettings,
+    is_of_a_provider,
+    read_providers,
+    sync_contradictions,
+)
 from holdfast.errors import SettingsError
 
 PREFIX = "HOLDFAST_"
 
-T = TypeVar("T")
-Word = TypeVar("Word", bound=str)
-
-
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    parse: Callable[[str], object]
-    meaning: str
-    aliases: tuple[str, ...]
-
-
-def _setting(parse: Callable[[str], T], default: T, meaning: str, *aliases: str, secret: bool = False) -> T:
-    return field(default=default, repr=not secret, metadata={"spec": _Spec(parse, meaning, aliases)})
-
-
-def _choice(default: Word, words: tuple[Word, ...], meaning: str, *aliases: str) -> Word:
-    def parse(text: str) -> Word:
-        for word in words:
-            if word.lower() == text.lower():
-                return word
-        raise ValueError(f"must be one of {', '.join(words)}, not {text!r}")
-
-    return _setting(parse, default, meaning, *aliases)
-
-
-# The parsers: each returns the value or raises ValueError with what would be right.
-
-
-def _url(text: str) -> str:
-    url = re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql://", text)
-    if not url.startswith("postgresql://"):
-        raise ValueError("must be a URL like postgresql://user:password@host:5432/database")
-    try:
-        port = str(conninfo_to_dict(url).get("port", ""))
-        if not re.fullmatch(r"[0-9,]*", port):  # libpq finds out only when it connects
-            raise ValueError
-    except (psycopg.Error, ValueError):  # their text may quote a part of the password
-        raise ValueError(
-            f"is no valid URL: {redacted(url)} (special characters in a password are written as %40 for @, "
-            "%3A for :, %2F for /)"
-        ) from None
-    return url
-
-
-def _identifier(text: str) -> str:
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", text):
-        raise ValueError(f"must be a name of a-z, 0-9 and _, at most 63 long, not {text!r}")
-    return text
-
-
-def _path(text: str) -> Path:
-    if not text:
-        raise ValueError("must be a path")
-    return Path(text).expanduser()
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
-            raise ValueError(f"must be a whole number of at least {least}, not {text!r}")
-        return int(text)
-
-    return parse
-
-
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|)", text)
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if seconds <= 0:
-        raise ValueError(f"must be a duration above 0, like 10, 2.5, 500ms, 10s, 2m or 1h, not {text!r}")
-    return seconds
-
-
-def _share(text: str) -> float:
-    if not re.fullmatch(r"0?\.[0-9]{1,9}|[01](\.0{1,9})?", text):
-        raise ValueError(f"must be a share between 0 and 1, like 0.1, not {text!r}")
-    return float(text)
-
-
-def _text(text: str) -> str:
-    return text
-
-
-def _host(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", text):
-        raise ValueError(f"must be an address or a host's name, like 127.0.0.1, not {text!r}")
-    return text
-
-
-def _port(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65535:
-        raise ValueError(f"must be a port between 0 and 65535, not {text!r}")
-    return int(text)
-
-
-def _jwt_secret(text: str) -> str:
-    if len(text.encode()) < 32:
-        raise ValueError("must have at least 32 bytes: a shorter one can be guessed")
-    return text
-
-
-def _web_url(text: str) -> str:
-    if not re.fullmatch(r"https?://[^/\s]+\S*", text):
-        raise ValueError(f"must be a URL like https://login.example/keys.json, not {text!r}")
-    return text
-
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(SyncSettings):
     """Everything that can be set; durations are seconds. The connection URLs stay out of its repr."""
 
-    database_url: str | None = _setting(
-        _url,
+    database_url: str | None = setting(
+        parsers.url,
         None,
         "where the database is; without it the embedded PostgreSQL under HOLDFAST_HOME is used",
         "DATABASE_URL",
         "POBLYSH_DATABASE_URL",
         secret=True,
     )
-    database_direct_url: str | None = _setting(
-        _url, None, "a way past the pooler to the same database, for LISTEN", secret=True
+    database_direct_url: str | None = setting(
+        parsers.url, None, "a way past the pooler to the same database, for LISTEN", secret=True
     )
-    database_pooler: Literal["none", "transaction"] = _choice(
+    database_pooler: Literal["none", "transaction"] = choice(
         "none",
         ("none", "transaction"),
         "what stands before the database: none, or a pooler like PgBouncer in transaction mode",
     )
-    schema: str | None = _setting(
-        _identifier, None, "the schema of our tables; without it the connection's search_path decides"
+    schema: str | None = setting(
+        parsers.identifier, None, "the schema of our tables; without it the connection's search_path decides"
     )
-    profile: Literal["local", "test", "dev", "prod"] = _choice(
+    profile: Literal["local", "test", "dev", "prod"] = choice(
         "local",
         ("local", "test", "dev", "prod"),
         "local, test, dev or prod; migrations run by themselves on local and test only",
         "POBLYSH_PROFILE",
     )
-    home: Path = _setting(  # noqa: RUF009 (a Path is immutable)
-        _path, Path(".holdfast"), "the folder of the embedded PostgreSQL and its data"
+    home: Path = setting(  # noqa: RUF009 (a Path is immutable)
+        parsers.path, Path(".holdfast"), "the folder of the embedded PostgreSQL and its data"
     )
-    db_max_connections: int = _setting(_at_least(2), 10, "most connections in a process's pool, at least 2")
-    db_acquire_timeout_seconds: float = _setting(_seconds, 5.0, "longest wait for a connection")
-    db_idle_seconds: float = _setting(_seconds, 600.0, "an unused connection is closed after this")
-    db_max_lifetime_seconds: float = _setting(_seconds, 1800.0, "a connection is replaced after this")
-    db_statement_timeout_seconds: float = _setting(_seconds, 30.0, "the server ends a longer statement")
-    db_idle_in_transaction_seconds: float = _setting(
-        _seconds, 300.0, "the server ends a connection that sits idle in a transaction for longer"
+    db_max_connections: int = setting(
+        parsers.at_least(2), 10, "most connections in a process's pool, at least 2"
     )
-    heartbeat_interval: float = _setting(_seconds, 10.0, "how often a worker says that it is alive")
-    worker_timeout: float = _setting(
-        _seconds, 30.0, "a worker silent for this long is gone; more than twice the heartbeat interval"
+    db_acquire_timeout_seconds: float = setting(parsers.seconds, 5.0, "longest wait for a connection")
+    db_idle_seconds: float = setting(parsers.seconds, 600.0, "an unused connection is closed after this")
+    db_max_lifetime_seconds: float = setting(parsers.seconds, 1800.0, "a connection is replaced after this")
+    db_statement_timeout_seconds: float = setting(parsers.seconds, 30.0, "the server ends a longer statement")
+    db_idle_in_transaction_seconds: float = setting(
+        parsers.seconds, 300.0, "the server ends a connection that sits idle in a transaction for longer"
     )
-    leader_term: float = _setting(
-        _seconds, 30.0, "how long a leader leads without renewal; more than the heartbeat interval"
+    heartbeat_interval: float = setting(parsers.seconds, 10.0, "how often a worker says that it is alive")
+    worker_timeout: float = setting(
+        parsers.seconds, 30.0, "a worker silent for this long is gone; more than twice the heartbeat interval"
     )
-    shutdown_timeout: float = _setting(_seconds, 30.0, "how long a stopping worker waits for its handlers")
-    poll_interval: float = _setting(_seconds, 1.0, "how often a worker looks for work when no doorbell rings")
-    concurrency: int = _setting(
-        _at_least(1), 10, "how many handlers a worker runs at once, per ledger, at least 1"
+    leader_term: float = setting(
+        parsers.seconds, 30.0, "how long a leader leads without renewal; more than the heartbeat interval"
     )
-    job_backoff_base: float = _setting(
-        _seconds, 1.0, "the first wait of a failed job, doubled with each retry where its policy is exp"
+    shutdown_timeout: float = setting(
+        parsers.seconds, 30.0, "how long a stopping worker waits for its handlers"
     )
-    job_backoff_cap: float = _setting(_seconds, 60.0, "the longest wait of a failed job")
-    job_backoff_jitter: float = _setting(
-        _share, 0.1, "the share by which a failed job waits longer or shorter, by chance: 0 to 1"
+    poll_interval: float = setting(
+        parsers.seconds, 1.0, "how often a worker looks for work when no doorbell rings"
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = _choice(
+    concurrency: int = setting(
+        parsers.at_least(1), 10, "how many handlers a worker runs at once, per ledger, at least 1"
+    )
+    job_backoff_base: float = setting(
+        parsers.seconds,
+        1.0,
+        "the first wait of a failed job, doubled with each retry where its policy is exp",
+    )
+    job_backoff_cap: float = setting(parsers.seconds, 60.0, "the longest wait of a failed job")
+    job_backoff_jitter: float = setting(
+        parsers.share, 0.1, "the share by which a failed job waits longer or shorter, by chance: 0 to 1"
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = choice(
         "INFO",
         ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
         "the least level that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL",
     )
-    log_format: Literal["text", "json"] = _choice(
+    log_format: Literal["text", "json"] = choice(
         "text", ("text", "json"), "text for people, json for log collectors"
     )
-    host: str = _setting(_host, "127.0.0.1", "the address that `holdfast serve` listens on")
-    port: int = _setting(_port, 8321, "the port that `holdfast serve` listens on; 0 takes a free one")
-    api_rate: int = _setting(
-        _at_least(1), 50, "requests that one token may make in a second; bursts of twice as many pass"
+    host: str = setting(parsers.host, "127.0.0.1", "the address that `holdfast serve` listens on")
+    port: int = setting(parsers.port, 8321, "the port that `holdfast serve` listens on; 0 takes a free one")
+    api_rate: int = setting(
+        parsers.at_least(1), 50, "requests that one token may make in a second; bursts of twice as many pass"
     )
-    api_body_bytes: int = _setting(_at_least(1024), 2 * 2**20, "the largest body of a request, in bytes")
-    session_hours: int = _setting(_at_least(1), 12, "how long a login to the dashboard lasts, in hours")
-    jwt_secret: str | None = _setting(
-        _jwt_secret,
+    api_body_bytes: int = setting(
+        parsers.at_least(1024), 2 * 2**20, "the largest body of a request, in bytes"
+    )
+    session_hours: int = setting(parsers.at_least(1), 12, "how long a login to the dashboard lasts, in hours")
+    jwt_secret: str | None = setting(
+        parsers.jwt_secret,
         None,
         "the shared secret of HS256 tokens, of at least 32 bytes; not in profile prod",
         secret=True,
     )
-    jwt_jwks_url: str | None = _setting(
-        _web_url, None, "where the public keys of RS256 tokens are, as a JSON Web Key Set"
+    jwt_jwks_url: str | None = setting(
+        parsers.web_url, None, "where the public keys of RS256 tokens are, as a JSON Web Key Set"
     )
-    jwt_issuer: str | None = _setting(_text, None, "the issuer (iss) that a JWT must name")
-    jwt_audience: str | None = _setting(_text, None, "the audience (aud) that a JWT must name")
+    jwt_issuer: str | None = setting(parsers.text, None, "the issuer (iss) that a JWT must name")
+    jwt_audience: str | None = setting(parsers.text, None, "the audience (aud) that a JWT must name")
+    providers: Mapping[str, ProviderSettings] = field(default_factory=dict[str, ProviderSettings])
     warnings: tuple[str, ...] = ()
 
+    def provider(self, slug: str) -> ProviderSettings:
+        """What is set for one provider of connections."""
+        return self.providers.get(slug, ProviderSettings())
 
-_SPECS: dict[str, _Spec] = {
+
+_SPECS: dict[str, Spec] = {
     f.name: f.metadata["spec"] for f in dataclasses.fields(Settings) if "spec" in f.metadata
 }
 _VARIABLES: dict[str, str] = {PREFIX + name.upper(): name for name in _SPECS}
@@ -241,7 +152,9 @@ def describe() -> list[Row]:
     rows: list[Row] = []
     for variable, name in _VARIABLES.items():
         default, spec = getattr(Settings, name), _SPECS[name]
-        shown = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
+        shown = (
+            "" if default in (None, ()) else f"{default:g}" if isinstance(default, float) else str(default)
+        )
         also = f" (also read from {' and '.join(spec.aliases)})" if spec.aliases else ""
         rows.append(Row(variable, shown, spec.meaning + also))
     return rows
@@ -279,8 +192,9 @@ def load(
         except ValueError as error:
             wrong.add(name)
             problems.append(f"{chosen} {error if text else 'is set but empty: unset it or fill it'}")
+    values["providers"], wrong_ones = read_providers(variables)
     settings = dataclasses.replace(Settings(), **values, warnings=tuple(warnings))  # type: ignore[arg-type]
-    problems += _contradictions(settings, wrong)
+    problems += [*wrong_ones, *_contradictions(settings, wrong)]
     if problems:
         raise SettingsError(title="some settings are wrong:", problems=problems)
     return settings
@@ -300,6 +214,7 @@ def _contradictions(settings: Settings, wrong: Collection[str]) -> list[str]:
             f"HOLDFAST_LEADER_TERM ({term:g}s) must be more than "
             f"HOLDFAST_HEARTBEAT_INTERVAL ({beat:g}s), or a leader cannot renew in time"
         )
+    problems += sync_contradictions(settings, wrong)
     if settings.schema and settings.database_pooler == "transaction":
         problems.append(
             "HOLDFAST_SCHEMA cannot be pinned through a pooler in transaction mode: unset it, and set the "
@@ -324,24 +239,8 @@ def _unknown(variables: Mapping[str, str], known: Collection[str]) -> list[str]:
     for variable in sorted(variables):
         if not variable.startswith(PREFIX) or variable in _VARIABLES or variable.startswith(tuple(known)):
             continue
+        if is_of_a_provider(variable):
+            continue
         nearest = difflib.get_close_matches(variable, _VARIABLES, n=1, cutoff=0.0)
         warnings.append(f"{variable} is not a setting; the nearest is {nearest[0]}")
     return warnings
-
-
-# Greedy up to the last @: a password that was not percent-encoded may contain any character.
-_PASSWORD = re.compile(r"(://[^:/?#@\[]*):(?:.*@|(?!\d+(?:[/?#,]|$)).*)", re.DOTALL)
-_PASSWORD_OPTION = re.compile(r"\b((?:ssl)?password\s*=\s*)('[^']*'|[^&\s]*)", re.IGNORECASE)
-
-
-def redacted(url: str) -> str:
-    """The URL with *** for its password, fit for logs and errors, also when it is malformed.
-
-    >>> redacted("postgresql://ada:secret@db.example/work")
-    'postgresql://ada:***@db.example/work'
-    """
-    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(_hide, url))
-
-
-def _hide(match: re.Match[str]) -> str:
-    return f"{match[1]}:***" + ("@" if match[0].endswith("@") else "")

@@ -71,8 +71,8 @@ class Adder:
         fixed: Columns = {ledger.state: ledger.lifecycle.initial, ledger.times.created: moment}
         if ledger.times.updated:
             fixed[ledger.times.updated] = moment
-        if ledger.due and not ledger.due.cleared:
-            fixed[ledger.due.column] = moment
+        if ledger.due and (ledger.due.first or not ledger.due.cleared):
+            fixed[ledger.due.columns[0]] = moment
         return fixed
 
     def _column(self, name: str) -> str:

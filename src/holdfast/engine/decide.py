@@ -12,7 +12,7 @@ from holdfast.engine.backoff import Backoff
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
 from holdfast.engine.outcomes import Cancel, Crashed, Done, Ending, Fail, Retry, Snooze
-from holdfast.engine.values import Claimed, Fault, Json, Move
+from holdfast.engine.values import Claimed, Fault, Item, Json, Move
 from holdfast.errors import InvalidInput
 
 LOST = Fault(code="WORKER_LOST", message="worker lost")
@@ -28,18 +28,19 @@ def decide(
     """What becomes of a claimed row whose run ended so. Waits by `backoff`, or else by the ledger's own."""
     backoff = backoff or ledger.backoff
     match ending:
-        case Done(result):
-            return _finish(ledger, claim, result)
+        case Done(result, then):
+            return _finish(ledger, claim, result, then)
         case Snooze(seconds):
             return _if_there(ledger, "snooze", claim, delay=_wait(seconds))
-        case Fail(reason, code, trace):
-            return Move(verb="reject", claim=claim, fault=Fault(code=code, message=reason, trace=trace))
+        case Fail(reason, code, trace, facts):
+            fault = Fault(code=code, message=reason, trace=trace, facts=facts)
+            return Move(verb="reject", claim=claim, fault=fault)
         case Cancel(reason):
             fault = Fault(code="CANCELLED", message=reason)
             allowed = claim.state in ledger.lifecycle.allowed("cancel")
             return Move(verb="cancel" if allowed else "reject", claim=claim, fault=fault)
-        case Retry(reason, after, code):
-            fault = Fault(code=code, message=reason)
+        case Retry(reason, after, code, facts):
+            fault = Fault(code=code, message=reason, facts=facts)
             return _bad_run(ledger, claim, fault, after, backoff, draw)
         case Crashed(code, message, trace):
             fault = Fault(code=code, message=message, trace=trace)
@@ -57,16 +58,16 @@ def decide_lost(ledger: Ledger, claim: Claimed) -> Move:
     return Move(verb=verb, claim=claim, fault=LOST)
 
 
-def _finish(ledger: Ledger, claim: Claimed, result: Json) -> Move:
+def _finish(ledger: Ledger, claim: Claimed, result: Json, then: tuple[Item, ...]) -> Move:
     """A result goes into the journal as JSON; one that is not JSON would spoil the batch, and never fits."""
     if ledger.journal is None or result is None:
-        return Move(verb="finish", claim=claim)
+        return Move(verb="finish", claim=claim, then=then)
     try:
         text = intake.payload_text(result)
     except InvalidInput as error:
         fault = Fault(code="RESULT_NOT_JSON", message=f"the result {error.fields['message']}")
         return Move(verb="reject", claim=claim, fault=fault)
-    return Move(verb="finish", claim=claim, result=json.loads(text or "null"))
+    return Move(verb="finish", claim=claim, result=json.loads(text or "null"), then=then)
 
 
 def _wait(seconds: float) -> float:

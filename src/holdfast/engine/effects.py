@@ -12,7 +12,7 @@ from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
-from holdfast.engine.roles import error_columns
+from holdfast.engine.roles import JsonError, error_columns
 
 LATER: tuple[Verb, ...] = ("retry", "snooze")
 FAULTY: tuple[Verb, ...] = ("retry", "exhaust", "reject", "lose", "cancel")
@@ -152,9 +152,30 @@ def _errors(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
         return
     for place, column in enumerate(error_columns(ledger.errors)):
         if writes_error(ledger, verb):
-            yield _set(column, SQL("m.{}").format(Identifier(f"error_{place}")))
+            yield _set(column, _told(ledger, verb, column, SQL("m.{}").format(Identifier(f"error_{place}"))))
         elif verb == "finish" and ledger.errors.cleared_by_finish:
             yield _set(column, NULL)
+
+
+def _told(ledger: Ledger, verb: Verb, column: str, error: Composable) -> Composable:
+    """The error as it is stored; where the column keeps a history, with the errors before it."""
+    errors = ledger.errors
+    if not (isinstance(errors, JsonError) and errors.history):
+        return error
+    facts: list[Composable] = [SQL("'timestamp', to_jsonb(m.now)")]
+    if ledger.attempts:
+        facts.append(SQL("'attempts', {}").format(column_of(ledger.attempts.column)))
+    if verb == "retry":
+        facts.append(SQL("'backoff_seconds', m.delay"))
+    whole = SQL("({} || jsonb_build_object({}))").format(error, SQL(", ").join(facts))
+    return SQL(
+        "{0} || jsonb_build_object('history', jsonb_path_query_array("
+        "coalesce({1}, '{{}}'), {2}) || jsonb_build_array({0}))"
+    ).format(
+        whole,
+        column_of(column),
+        SQL("{}::jsonpath").format(f"$.history[last - {errors.history - 2} to last]"),
+    )
 
 
 def _lease(ledger: Ledger, verb: Verb) -> Iterable[Composable]:

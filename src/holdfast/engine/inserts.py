@@ -104,7 +104,7 @@ class Inserts(Words):
             yield name, spread.format(self.table, body, Identifier(name))
         if ledger.due and (moments := self._moments(shape)):
             first = SQL("coalesce({})").format(COMMA.join(moments)) if len(moments) > 1 else moments[0]
-            yield ledger.due.column, first
+            yield ledger.due.columns[0], first
         yield ledger.state, SQL("{}::{}").format(Literal(ledger.lifecycle.initial), SQL(self.state_type()))
         yield ledger.times.created, now
         if ledger.times.updated:
@@ -118,7 +118,7 @@ class Inserts(Words):
             moments.append(SQL(FROM_MOMENT[kind]).format(item(RUN_AT)))
         if DELAY in shape:
             moments.append(SQL(LATER[kind]).format(item(NOW), item(DELAY)))
-        if ledger.due and not ledger.due.cleared:
+        if ledger.due and (ledger.due.first or not ledger.due.cleared):
             moments.append(item(NOW))
         return moments
 

@@ -93,7 +93,7 @@ def _kind(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
 def _key(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
     if item.key is None:
         return
-    if ledger.idempotency is None:
+    if ledger.idempotency is None or ledger.idempotency.column == ledger.kind:
         raise InvalidInput(field="key", message=f"{ledger.name} has no idempotency key")
     if not fitting(ledger, ledger.idempotency.column, item.key):
         raise InvalidInput(field=ledger.idempotency.column, message="must not be empty: leave it out instead")
@@ -179,8 +179,9 @@ def _place(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
             raise InvalidInput(field=name, message=_no_extra(ledger, name))
         if value is not None:
             found[name] = _extra(ledger, known[name], value)
-    if item.key is not None and ledger.idempotency:
-        for name in ledger.idempotency.scope:
+    rule = ledger.idempotency
+    if rule and (item.key is not None or rule.column == ledger.kind):
+        for name in rule.scope:
             if name not in found:
                 raise InvalidInput(field=name, message="must be given: the key is unique within it only")
 
@@ -336,7 +337,8 @@ def error_values(errors: Errors, fault: Fault | None) -> tuple[str | None, ...]:
         case JsonError():
             if fault is None:
                 return (None,)
-            return (json.dumps({"code": absorb(fault.code), "message": absorb(fault.message)}),)
+            told = {"code": absorb(fault.code), "message": absorb(fault.message)}
+            return (json.dumps({**fault.facts, **told}),)
         case TraceError():
             if fault is None:
                 return None, None

@@ -147,15 +147,15 @@ class Ledger:
         for role in ("created", "updated", "claimed", "started", "finished"):
             if name := getattr(self.times, role):
                 yield role, name
-        if self.due:
-            yield "due", self.due.column
+        for name in self.due.columns if self.due else ():
+            yield "due", name
         if self.attempts:
             yield "attempts", self.attempts.column
             if isinstance(self.attempts.limit, str):
                 yield "limit", self.attempts.limit
         for name in error_columns(self.errors):
             yield "error", name
-        if self.idempotency:
+        if self.idempotency and self.idempotency.column != self.kind:
             yield "idempotency key", self.idempotency.column
         if self.lease:
             yield "lease", self.lease.column
@@ -210,7 +210,7 @@ class Ledger:
             if self.due and self.due.column not in (lane.due, *lane.empty):
                 yield f"the lane {lane.name!r} ignores {self.due.column!r}: make it `due` or `empty`"
             for state in lane.states:
-                if state not in self.lifecycle.waiting:
+                if state not in self.lifecycle.claimable:
                     yield f"the lane {lane.name!r} takes rows in {state!r}, from which no 'claim' edge leads"
             if not lane.order:
                 yield f"the lane {lane.name!r} has no order"

@@ -103,9 +103,14 @@ class Lifecycle:
         return next((edge for edge in self.of(verb) if state in edge.frm), None)
 
     @property
-    def waiting(self) -> tuple[str, ...]:
+    def claimable(self) -> tuple[str, ...]:
         """The states from which a worker may claim."""
         return self.allowed("claim")
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Those in which every row waits to be claimed. In an end, only a row that a lane leads to does."""
+        return tuple(state for state in self.claimable if state not in self.ends)
 
     @property
     def initial(self) -> str:
@@ -136,7 +141,7 @@ class Lifecycle:
             found.append("there are several 'enqueue' edges: a new row needs one state")
         if len({edge.to for edge in self.of("claim")}) > 1:
             found.append("the 'claim' edges lead to several states: a claimed row needs one")
-        if overlap := sorted(set(self.waiting) & set(self.held)):
+        if overlap := sorted(set(self.claimable) & set(self.held)):
             found.append(f"{_words(overlap)} is both claimable and held: a worker would claim its own rows")
         if overlap := sorted(set(self.held) & set(self.ends)):
             found.append(f"{_words(overlap)} is both held and an end")

@@ -35,12 +35,25 @@ class Moves(Words):
         return self.render(
             sql.CLAIM,
             lanes=SQL(",\n").join(self.lane(lane) for lane in ledger.lanes),
-            union=SQL(" union all ").join(SQL(sql.PICKS).format(lane_name(lane)) for lane in ledger.lanes),
+            union=SQL(" union all ").join(map(self._picks, ledger.lanes)),
             rank=COMMA.join(rank),
             sets=effects.sets(ledger, "claim"),
             returning=COMMA.join(map(effects.column_of, dict.fromkeys(self.claim_columns()))),
             journal=self._journal("claim", ledger.lifecycle.of("claim"), SQL("picked")),
             answer=self.answer(),
+        )
+
+    def _picks(self, lane: Lane) -> Composable:
+        """What a claim takes of a lane."""
+        if not self.enters("claim", lane.states or self.ledger.lifecycle.claimable):
+            return SQL(sql.PICKS).format(lane_name(lane))
+        rank = (order_by(_rank(place), order) for place, order in enumerate(lane.orders))
+        return SQL(sql.PICKS_SINGLY).format(
+            single=self.singly("t."),
+            lane=lane_name(lane),
+            table=self.table,
+            key=self.key,
+            rank=COMMA.join(rank),
         )
 
     def lane(self, lane: Lane) -> Composable:
@@ -125,6 +138,11 @@ class Moves(Words):
         yield from standing(self.ledger, lane, "t.")
         if lane.due:
             yield SQL("t.{} <= (select now from clock)").format(Identifier(lane.due))
+        first = self.ledger.due and self.ledger.due.first
+        if first and first != lane.due:
+            yield SQL("t.{} <= (select now from clock)").format(Identifier(first))
+        if self.enters("claim", lane.states or self.ledger.lifecycle.claimable):
+            yield SQL(sql.NO_TWIN).format(table=self.table, same=self.same("t.", "twin."))
         if self.ledger.kind:
             yield SQL("(%(kinds)s::text[] is null or t.{} = any(%(kinds)s::text[]))").format(
                 Identifier(self.ledger.kind)
@@ -181,6 +199,13 @@ class Moves(Words):
         types = self.move_types(verb, fenced=guard is not None)
         later = SQL(LATER[ledger.times.kind]).format(SQL("clock.now"), SQL("m.delay"))
         before = self._before(verb) if guard is None else dict[str, str]()
+        allowed, singly = guard or whose or SQL("true"), SQL("")
+        if guard is None and self.enters(verb, states):
+            allowed += SQL(" and ") + SQL(sql.NO_TWIN).format(table=self.table, same=self.same("t.", "twin."))
+            created = Identifier(ledger.times.created)
+            singly = SQL(sql.SINGLY).format(
+                table=self.table, key=self.key, created=created, single=self.singly("one.")
+            )
         return self.render(
             sql.MOVE if guard and len(states) == 1 else sql.MOVE_LOCKED,
             arrays=self.arrays(types),
@@ -191,11 +216,25 @@ class Moves(Words):
                 for fact, column in before.items()
             ),
             due=later if "delay" in types else SQL("clock.now"),
-            guard=guard or whose or SQL("true"),
+            guard=allowed,
+            singly=singly,
             states=literals(states),
             sets=effects.sets(ledger, verb),
             returning=COMMA.join(effects.column_of(name) for name in self.told_columns()),
             journal=self._journal(verb, ledger.lifecycle.of(verb), SQL("moves"), before),
+        )
+
+    @cached_property
+    def twin(self) -> bytes | None:
+        """The row that stands in the way of one; None where none can."""
+        rule = self.ledger.idempotency
+        if rule is None or not rule.within:
+            return None
+        kind = Identifier(self.ledger.kind) if self.ledger.kind else None
+        return self.render(
+            sql.TWIN,
+            kind=SQL("twin.{}::text").format(kind) if kind else Literal(self.ledger.name),
+            same=self.same("t.", "twin."),
         )
 
     def _before(self, verb: Verb) -> Mapping[str, str]:

@@ -168,7 +168,7 @@ def privileges(ledger: Ledger) -> Mapping[str, Sequence[str]]:
         ledger.kind,
         ledger.tenant and ledger.tenant.name,
         ledger.state,
-        ledger.due.column if ledger.due and not ledger.due.cleared else None,
+        ledger.due.columns[0] if ledger.due and (ledger.due.first or not ledger.due.cleared) else None,
         ledger.times.created,
         ledger.times.updated,
     )
@@ -230,7 +230,7 @@ def _demands(ledger: Ledger, role: str, column: str, types: Mapping[str, str]) -
             return {"fits": time, "default": now, "bare": "warning", "written": True}
         case "updated":
             return {"fits": time, "default": now, "written": True}
-        case "due" if ledger.due and not ledger.due.cleared:
+        case "due" if ledger.due and (column == ledger.due.first or not ledger.due.cleared):
             return {"fits": time, "default": now, "bare": "missing"}
         case "claimed" | "started" | "finished" | "due" | "lease":
             return {"fits": time, "nulls": "needed"}

@@ -8,12 +8,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
+from psycopg.errors import UniqueViolation
+from psycopg.rows import dict_row
+
 from holdfast.engine import effects, intake, reading, sql
 from holdfast.engine.lifecycle import Verb
 from holdfast.engine.looks import BATCH, Connection, Looks
-from holdfast.engine.values import Fault, Filter
+from holdfast.engine.values import Fault, Filter, Row
 from holdfast.engine.words import array
-from holdfast.errors import IllegalEdge
+from holdfast.errors import IdempotencyConflict, IllegalEdge
 
 
 class How(TypedDict, total=False):
@@ -52,10 +55,20 @@ class Orders(Looks):
 
     async def _order_one(self, conn: Connection, verb: Verb, id: Any, tenant: Any, how: How) -> None:
         key, tenant = reading.key_of(self.ledger, id), reading.tenant_of(self.ledger, tenant)
-        if not await self._order(conn, verb, [key], tenant, how):
+        if not await self._order_each(conn, verb, [key], tenant, how):
             row = await self.get(conn, key, tenant=tenant)
+            await self._must_be_alone(conn, verb, row)
             allowed = ", ".join(self.ledger.lifecycle.allowed(verb)) or "no state"
             raise IllegalEdge(verb=verb, what=self.ledger.name, id=row.id, state=row.state, allowed=allowed)
+
+    async def _must_be_alone(self, conn: Connection, verb: Verb, row: Row) -> None:
+        """A row that may move, and was not moved: another one stands in its way."""
+        if self.sql.twin is None or row.state not in self.ledger.lifecycle.allowed(verb):
+            return
+        cursor = await conn.cursor(row_factory=dict_row).execute(self.sql.twin, {"id": row.id})
+        if twin := await cursor.fetchone():
+            detail = f"{twin['kind']}, {twin['state']}"
+            raise IdempotencyConflict(what=self.ledger.name, key=row.kind, id=twin["key"], detail=detail)
 
     async def _order_where(self, conn: Connection, verb: Verb, which: Filter, how: How) -> int:
         reading.conditions(self.ledger, which)
@@ -71,10 +84,20 @@ class Orders(Looks):
             keys = sorted(await self._keys(conn, query, params | {"after_key": after, "limit": BATCH}))
             if not keys:
                 return done
-            done += len(await self._order(conn, verb, keys, params.get("tenant"), how))
+            done += await self._order_each(conn, verb, keys, params.get("tenant"), how)
             if tell := how.get("tell"):
                 tell(done)
             after = keys[-1]
+
+    async def _order_each(
+        self, conn: Connection, verb: Verb, keys: Sequence[Any], tenant: Any, how: How
+    ) -> int:
+        try:
+            return len(await self._order(conn, verb, keys, tenant, how))
+        except UniqueViolation:  # somebody enqueued, just now, what one of these rows is: the others may move
+            if len(keys) == 1:
+                return 0
+            return sum([await self._order_each(conn, verb, [key], tenant, how) for key in keys])
 
     async def _order(
         self, conn: Connection, verb: Verb, keys: Sequence[Any], tenant: Any, how: How

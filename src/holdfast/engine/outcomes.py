@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.engine.values import Json
+from holdfast.engine.values import Item, Json
 
 
 @dataclass(frozen=True)
 class Done:
-    """The work is done. `result` is kept where the ledger has a place for it."""
+    """The work is done. `result` is kept where the ledger has a place for it.
+
+    `then` is further work for the same ledger, enqueued in the transaction that ends this row: both happen,
+    or neither. The row has ended by then, so its key is free.
+    """
 
     result: Json = None
+    then: tuple[Item, ...] = ()
 
 
 @dataclass(frozen=True)
 class Retry:
-    """This run failed; try again, after `after` seconds instead of the backoff where given."""
+    """This run failed; try again, after `after` seconds instead of the backoff where given.
+
+    `facts` are JSON that is kept where the ledger keeps its errors as JSON.
+    """
 
     reason: str = "the handler asked for a retry"
     after: float | None = None
     code: str = "RETRY"
+    facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
 @dataclass(frozen=True)
 class Fail:
-    """This can never work: no retry."""
+    """This can never work: no retry. `facts` as for `Retry`."""
 
     reason: str
     code: str = "FAILED"
     trace: str | None = None
+    facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
 @dataclass(frozen=True)

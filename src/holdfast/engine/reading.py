@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.engine import effects, intake
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.roles import CodeError
+from holdfast.engine.roles import CodeError, JsonError
 from holdfast.engine.values import Fault, Filter, Move, Row
 from holdfast.engine.words import DELAY, PAYLOAD, RUN_AT
 from holdfast.errors import InvalidInput, NotAllowed
@@ -71,12 +71,17 @@ def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str
     elif which.states:
         params["states"] = list(which.states)
     if which.code is not None:
-        if not isinstance(ledger.errors, CodeError):
+        if not isinstance(ledger.errors, CodeError | JsonError):
             raise InvalidInput(field="code", message=f"{ledger.name} has no column for the class of an error")
         params["code"] = intake.clean_text("code", which.code)
     for name in ("kind", "owner", "queue"):
         if (value := getattr(which, name)) is not None:
             params[name] = intake.clean_text(name, value)
+    known = {extra.name: extra for extra in ledger.extras}
+    for name, value in which.extras.items():
+        if name not in known:
+            raise InvalidInput(field=name, message=f"is not a column that {ledger.name} can be asked by")
+        params[f"extra_{name}"] = intake.typed(name, known[name].type, value)
     if which.queue is not None and ledger.queue is None:
         raise InvalidInput(field="queue", message=f"{ledger.name} has no queues")
     if which.tenant is not None:

@@ -78,10 +78,19 @@ class Lane:
 
 @dataclass(frozen=True)
 class Due:
-    """When a row may be claimed. `cleared`: NULL means at once, and a claim clears it."""
+    """When a row may be claimed. `cleared`: NULL means at once, and a claim clears it.
+
+    `first`: the column for when a row is due at first, where the table keeps it apart from the time of its
+    next run. It is never NULL and stays as an enqueue wrote it.
+    """
 
     column: str
     cleared: bool = True
+    first: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.first, self.column) if self.first else (self.column,)
 
 
 @dataclass(frozen=True)
@@ -133,9 +142,13 @@ class CodeError:
 
 @dataclass(frozen=True)
 class JsonError:
-    """One jsonb column: {code, message}."""
+    """One jsonb column: {code, message}, and what the handler tells beside.
+
+    With `history` also when and after how many attempts, and the same of the last so many bad runs.
+    """
 
     column: str
+    history: int = 0
     cleared_by_finish: bool = True
 
 
@@ -158,6 +171,7 @@ class Idempotency:
     The unique index is on (*scope, column); `partial`: it leaves NULL keys out; `within`: it covers these
     states only. repeat = "touch": the existing row, whose `updated` moves; "return": the existing row,
     untouched; "refuse": IdempotencyConflict; "ignore": nothing, and no id.
+    Where `column` is the ledger's kind there is no key to give: of each kind there is one row a scope.
     """
 
     column: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache, cached_property
 
 from psycopg.sql import SQL, Composable, Identifier, Literal, Placeholder
@@ -77,11 +76,11 @@ class Selects(Words):
         ledger = self.ledger
         created, finished = Identifier(ledger.times.created), Identifier(ledger.times.finished or "")
         moment = SQL(FROM_MOMENT[ledger.times.kind])
-        known: Mapping[str, Composable] = {
+        known: dict[str, Composable] = {
             "id": SQL("t.{} = %(id)s").format(self.key),
             "state": SQL("t.{} = %(state)s::{}").format(self.state, SQL(self.state_type())),
             "states": SQL("t.{} = any(%(states)s::{}[])").format(self.state, SQL(self.state_type())),
-            "code": SQL("t.{} = %(code)s").format(Identifier(getattr(ledger.errors, "code", ""))),
+            "code": SQL("{} = %(code)s").format(self._fault()[0]),
             "kind": SQL("{} = %(kind)s").format(self.kind()),
             "owner": SQL("{} = %(owner)s").format(self.holder()),
             "queue": SQL("t.{} = %(queue)s").format(Identifier(ledger.queue or "")),
@@ -97,6 +96,12 @@ class Selects(Words):
             "cursor": SQL("(t.{}, t.{}) < ({}, %(before_key)s::{})").format(
                 created, self.key, moment.format(SQL("%(before)s::timestamptz")), SQL(self.key_type())
             ),
+        }
+        known |= {
+            f"extra_{extra.name}": SQL("t.{} = {}").format(
+                Identifier(extra.name), Placeholder(f"extra_{extra.name}")
+            )
+            for extra in ledger.extras
         }
         return SQL(" and ").join([known[name] for name in shape] or [SQL("true")])
 
@@ -120,14 +125,11 @@ class Selects(Words):
             else SQL("null::text"),
             "trace": effects.column_of(ledger.trace) if ledger.trace else SQL("null::text"),
         }
-        moments = {
-            "due": ledger.due and ledger.due.column,
-            "created": times.created,
-            "updated": times.updated,
-        }
-        moments |= {"claimed": times.claimed, "started": times.started, "finished": times.finished}
+        moments = {"created": times.created, "updated": times.updated, "claimed": times.claimed}
+        moments |= {"started": times.started, "finished": times.finished}
+        moment = SQL(TO_MOMENT[times.kind])
+        fields["due"] = moment.format(self.due()) if ledger.due else SQL("null::timestamptz")
         for name, column in moments.items():
-            moment = SQL(TO_MOMENT[times.kind])
             fields[name] = moment.format(effects.column_of(column)) if column else SQL("null::timestamptz")
         return named(fields)
 
@@ -186,7 +188,7 @@ class Selects(Words):
         """The same of one state, of a limited number of rows."""
         due = self.ledger.due
         times = self.ledger.times
-        maybe = (self.ledger.state, times.created, due and times.updated, due and due.column)
+        maybe = (self.ledger.state, times.created, due and times.updated, *(due.columns if due else ()))
         names = dict.fromkeys(name for name in maybe if name)
         columns = COMMA.join(effects.column_of(name) for name in names)
         return self.render(sql.DEPTH, columns=columns, conditions=self._conditions(shape), **self._oldest())
@@ -197,9 +199,9 @@ class Selects(Words):
         moment = SQL(TO_MOMENT[ledger.times.kind])
         due = SQL("null::timestamptz")
         if ledger.due:
-            column = effects.column_of(ledger.due.column)
             came = effects.column_of(ledger.times.updated or ledger.times.created)
-            since = SQL("coalesce({}, {})").format(column, came) if ledger.due.cleared else column
+            never = ledger.due.first or not ledger.due.cleared  # is it NULL
+            since = self.due() if never else SQL("coalesce({}, {})").format(self.due(), came)
             waiting = among(SQL("t.") + self.state, ledger.lifecycle.waiting)
             due = moment.format(SQL("(min({}) filter (where {}))").format(since, waiting))
         return {"oldest": moment.format(SQL("min({})").format(created)), "due": due}

@@ -15,7 +15,10 @@ from typing import LiteralString
 
 # What the statements call their own parts: a table of such a name would be hidden by them.
 NAMES = frozenset(
-    ("asked", "clock", "hops", "items", "moved", "moves", "picked", "ranked", "told", "touched", "touchers")
+    (
+        *("asked", "clock", "hops", "items", "lane", "moved", "moves", "one", "picked", "ranked", "told"),
+        *("touched", "touchers", "twin"),
+    )
 )
 
 CLAIM: LiteralString = """\
@@ -53,6 +56,31 @@ LANE: LiteralString = """\
 )"""
 
 PICKS: LiteralString = "select * from {}"
+
+# Of rows of which one only may run, the best.
+PICKS_SINGLY: LiteralString = """(
+        select distinct on ({single}) lane.*
+        from {lane} as lane join {table} as t on t.{key} = lane.key
+        order by {single}, {rank}
+    )"""
+
+# That no such row waits or runs already. Another claim may be quicker: then the unique index refuses.
+NO_TWIN: LiteralString = "not exists (select from {table} as twin where {same})"
+
+# Of some rows that want to wait again, the newest.
+SINGLY: LiteralString = """
+        and t.{key} in (
+            select distinct on ({single}) one.{key}
+            from moves as n join {table} as one on one.{key} = n.key
+            order by {single}, one.{created} desc, one.{key} desc
+        )"""
+
+# The row that stands in the way of another.
+TWIN: LiteralString = """\
+select twin.{key} as key, {kind} as kind, twin.{state}::text as state
+from {table} as t join {table} as twin on {same}
+where t.{key} = %(id)s
+"""
 
 # The same for a ledger with queues: one index search for each queue that the worker serves.
 LANE_BY_QUEUE: LiteralString = """\
@@ -108,7 +136,7 @@ moved as (
     update {table} as t
     set {sets}
     from moves as m
-    where t.{key} = m.key
+    where t.{key} = m.key{singly}
     returning {returning}
 ){journal}
 select t.{key} as key from moved as t

@@ -132,32 +132,44 @@ class Change(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Why a run ended badly: a class of error, a text for people, and the trace where there is one."""
+    """Why a run ended badly: a class of error, a text for people, and the trace where there is one.
+
+    `facts` are JSON that is kept where the ledger keeps its errors as JSON.
+    """
 
     code: str
     message: str
     trace: str | None = None
+    facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of state that is to be written: the verb, the claim that allows it, what goes with it."""
+    """One change of state that is to be written: the verb, the claim that allows it, what goes with it.
+
+    `then` is further work, to be enqueued in the same transaction.
+    """
 
     verb: Verb
     claim: Claimed
     delay: float = 0.0
     fault: Fault | None = None
     result: Json = None
+    then: tuple[Item, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which rows are meant. Everything that is given must hold. `code` is the class of the last error."""
+    """Which rows are meant. Everything that is given must hold. `code` is the class of the last error.
+
+    `extras` are values of the further columns that an enqueue may fill.
+    """
 
     states: tuple[str, ...] = ()
     kind: str | None = None
     owner: str | None = None
     queue: str | None = None
     tenant: Any = None
+    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     code: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None

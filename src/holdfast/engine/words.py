@@ -9,7 +9,7 @@ from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from holdfast.engine import effects
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.lifecycle import PERSONAL
+from holdfast.engine.lifecycle import PERSONAL, Verb
 from holdfast.engine.roles import Lane, Order
 
 COMMA = SQL(", ")
@@ -88,6 +88,12 @@ class Words:
             case columns:
                 pairs = (SQL("{}, t.{}").format(Literal(name), Identifier(name)) for name in columns)
                 return SQL("jsonb_build_object({})").format(COMMA.join(pairs))
+
+    def due(self) -> Composable:
+        """When the row may be claimed, or NULL."""
+        assert self.ledger.due
+        columns = [effects.column_of(name) for name in self.ledger.due.columns]
+        return columns[0] if len(columns) == 1 else SQL("greatest({}, {})").format(*columns)
 
     def fence(self) -> Composable:
         if self.ledger.fence:
@@ -172,6 +178,30 @@ class Words:
             facts.append(SQL("'run_at', t.{}").format(Identifier(ledger.due.column)))
         return COMMA.join((*facts, *more))
 
+    def same(self, one: LiteralString, other: LiteralString) -> Composable:
+        """That two rows are one piece of work, and `other` is in a state in which it must be alone."""
+        rule = self.ledger.idempotency
+        assert rule
+        names = (*rule.scope, rule.column)
+        alike = (SQL("{1}{0} = {2}{0}").format(Identifier(name), SQL(other), SQL(one)) for name in names)
+        return SQL(" and ").join((*alike, among(SQL(other) + self.state, rule.within)))
+
+    def singly(self, alias: LiteralString) -> Composable:
+        """What tells such pieces of work apart: rows that lack a part of it are all different."""
+        rule = self.ledger.idempotency
+        assert rule
+        names = [SQL(alias) + Identifier(name) for name in (*rule.scope, rule.column)]
+        lacking = SQL(" or ").join(SQL("{} is null").format(name) for name in names)
+        whole = SQL("(case when {} then {} end)").format(lacking, SQL(alias) + self.key)
+        return COMMA.join((*names, whole))
+
+    def enters(self, verb: Verb, states: Iterable[str]) -> bool:
+        """Whether `verb` brings rows from one of these states among those of which there may be one only."""
+        rule = self.ledger.idempotency
+        if rule is None or self.ledger.to(verb) not in rule.within:
+            return False
+        return any(state not in rule.within for state in states)
+
     def journal_names(self) -> dict[str, Composable]:
         journal = self.ledger.journal
         assert journal
@@ -231,7 +261,7 @@ def standing(ledger: Ledger, lane: Lane, alias: LiteralString = "") -> list[Comp
         return SQL(alias) + Identifier(name)
 
     return [
-        among(column(ledger.state), lane.states or ledger.lifecycle.waiting),
+        among(column(ledger.state), lane.states or ledger.lifecycle.claimable),
         *(SQL("{} is null").format(column(name)) for name in lane.empty),
         *(SQL("{} is not null").format(column(name)) for name in lane.filled),
     ]

@@ -6,12 +6,12 @@ Every duty is harmless when two leaders do it at once: locks and fences decide, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from psycopg import AsyncConnection, DataError, ProgrammingError
+from psycopg import AsyncConnection, DataError, InterfaceError, OperationalError, ProgrammingError
 
 from holdfast.engine.decide import decide_lost
 from holdfast.engine.store import Store
@@ -39,12 +39,31 @@ class Duty:
     at_the_end: bool = False
 
 
+def guarded(duty: Duty) -> Duty:
+    """A duty of an app: what goes wrong in it is told, and neither ends the worker nor the other duties."""
+
+    async def run(conn: Connection, worker: str) -> int:
+        try:
+            return await duty.run(conn, worker)
+        except (OperationalError, InterfaceError, TimeoutError):
+            raise  # the connection is gone, or the term is over: the keeper knows what to do
+        except Exception:
+            log.exception("the duty %r failed; it is tried again in %g s", duty.name, duty.every)
+            return 0
+
+    return replace(duty, run=run)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """When a row counts as lost, in seconds: its worker silent, its worker unknown, nobody named."""
+    """When a row counts as lost, in seconds: its worker silent, its worker unknown, nobody named.
+
+    `known` has the time of rows that name nobody for ledgers whose runs have a limit of their own.
+    """
 
     timeout: float
     nameless: float
+    known: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 async def reap(
@@ -126,9 +145,8 @@ async def _give_back_in(
     lost: dict[Any, Claimed] = {}
     for claim in await store.held_by(conn, dead, now=now) if dead else []:
         lost[claim.id] = claim
-    orphans = await store.orphans(
-        conn, living, orphaned=patience.timeout, nameless=patience.nameless, now=now
-    )
+    nameless = patience.known.get(store.ledger.name, patience.nameless)
+    orphans = await store.orphans(conn, living, orphaned=patience.timeout, nameless=nameless, now=now)
     for claim in (*orphans, *await store.expired(conn, now=now)):
         lost[claim.id] = claim
     if not lost:

@@ -53,6 +53,7 @@ class Keeper:
         self.died = died
         self.leads = False
         self._until = 0.0  # on the monotonic clock: when to stop the duties
+        self._terms: set[asyncio.Timeout] = set()  # of the duties that are being done
         self._calm_at = 0.0
         self._elected = asyncio.Event()
         self._vacant = asyncio.Event()
@@ -162,6 +163,11 @@ class Keeper:
         leads = await presence.elect(conn, self.who.id, term)
         self._until = asked + term * MARGIN if leads else 0.0
         self._note(leads)
+        if leads:  # what the last term began, this one goes on with
+            left = self._until - time.monotonic()
+            for duty in self._terms:
+                if not duty.expired():  # one whose time has just run out stays cut off
+                    duty.reschedule(asyncio.get_running_loop().time() + left)
 
     def _note(self, leads: bool) -> None:
         if leads != self.leads:
@@ -183,8 +189,12 @@ class Keeper:
             if left <= 0:  # could not renew in time: somebody else may lead by now
                 self._note(False)
                 continue
-            async with asyncio.timeout(left):
-                await duty.run(conn, self.who.id)
+            async with asyncio.timeout(left) as term:
+                self._terms.add(term)
+                try:
+                    await duty.run(conn, self.who.id)
+                finally:
+                    self._terms.discard(term)
             if await self._pause(duty.every):
                 return
 

@@ -12,12 +12,15 @@ kind ""; so is a kind that nobody has a handler for):
 - `dead`: rows that ended badly and will not run again by themselves.
 - `failed`, by the code of the error of a run that ended badly.
 
+An app may tell facts of its own there; they are in its own words.
+
 The label of a bucket is its upper bound in seconds, "+Inf" for the last one; each bucket counts its own rows
 and has the sum of their seconds.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -26,7 +29,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, DataError, ProgrammingError
 from psycopg.rows import class_row, tuple_row
 
 from holdfast.engine.intake import absorb
@@ -36,6 +39,7 @@ from holdfast.engine.values import Move
 from holdfast.runtime import queries
 
 Connection = AsyncConnection[Any]
+log = logging.getLogger("holdfast.worker")
 Place = tuple[str, str, str, str]  # ledger, kind, fact, label
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  # seconds
@@ -192,6 +196,25 @@ async def pace(conn: Connection, ledger: str, *, minutes: int = 60, now: datetim
         run_time=percentiles(told["ran"]),
         failures=tuple(told["failed"].items()),
     )
+
+
+async def tell(
+    conn: Connection, ledger: str, kind: str, numbers: Mapping[tuple[str, str], tuple[int, float]]
+) -> None:
+    """Adds an app's own numbers: by fact and label, how many and their sum. A refusal is only told."""
+    params = {
+        "ledgers": [ledger] * len(numbers),
+        "kinds": [kind] * len(numbers),
+        "facts": [fact for fact, _ in numbers],
+        "labels": [label for _, label in numbers],
+        "counts": [count for count, _ in numbers.values()],
+        "sums": [total for _, total in numbers.values()],
+    }
+    try:
+        async with conn.transaction():
+            await conn.execute(queries.PULSE, params)
+    except (ProgrammingError, DataError) as error:  # nobody stops working for the sake of its statistics
+        log.warning("the statistics are not kept: %s", error.diag.message_primary)
 
 
 async def totals(conn: Connection) -> list[Total]:

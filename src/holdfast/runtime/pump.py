@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import LockNotAvailable, UniqueViolation
 
 from holdfast.db.database import Database
 from holdfast.engine.decide import decide
@@ -23,7 +23,7 @@ from holdfast.engine.outcomes import Crashed, Ending, Fail
 from holdfast.engine.reading import MESSAGE_LENGTH
 from holdfast.engine.store import Connection
 from holdfast.engine.values import Claimed, Move
-from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable
+from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable, HoldfastError
 from holdfast.runtime import queries
 from holdfast.runtime.context import Context, Finishing
 from holdfast.runtime.execute import Places, execute
@@ -227,6 +227,12 @@ class Pump:
             else:
                 moved = await self.store.move(conn, moves) if moves else frozenset[Any]()
                 claims = await self.store.claim(conn, owner, free, kinds=kinds, queues=queues) if free else []
+        except UniqueViolation:
+            # Of rows of which one only may run, another worker was quicker. What has ended is written alone.
+            if not self.store.sql.twin:
+                raise
+            self._note_late(moves, await self.write_alone(conn, moves))
+            return []
         except (*REFUSALS, RecursionError) as error:
             if not moves or (isinstance(error, LOSSES) and not isinstance(error, LockNotAvailable)):
                 raise
@@ -337,6 +343,8 @@ class Pump:
         try:
             ending = await self._execute(handler, claim, context)
             move = self._decide(handler, claim, self._advised(ending, finishing))
+            if move.then:
+                await finishing.open(confined=bool(finishing.confined))
             if finishing.conn is not None and move.verb in ("finish", "snooze"):
                 move = await self._finish_in_transaction(handler, finishing, move)
         except ClaimLost as lost:
@@ -399,9 +407,13 @@ class Pump:
         try:
             await finishing.unconfine()
             await self.store.move_one(conn, move)
+            if move.then:
+                await self.store.enqueue_many(conn, move.then)
             await finishing.commit()
             self.tally.wrote(self.ledger, [move], frozenset([move.claim.id]))
-        except psycopg.Error as error:
+        except ClaimLost:
+            raise
+        except (psycopg.Error, HoldfastError) as error:
             # Refused, or the answer was lost: say a bad run, which finds no row if it was written after all.
             message = f"the transaction of the handler did not commit: {error}"
             return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,6 +42,7 @@ class Worker:
     """Takes from several ledgers at once, with a concurrency for each.
 
     `stores` are all ledgers of the platform: a worker that leads sweeps those that it does not serve, too.
+    `longest` is the longest run in seconds, by ledger, where it is known.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Worker:
         handlers: Handlers,
         duties: Sequence[Duty] = (),
         stores: Sequence[Store] = (),
+        longest: Mapping[str, float] | None = None,
     ) -> None:
         self.database = database
         slots = sum(share.concurrency for share in shares)
@@ -64,8 +66,12 @@ class Worker:
         self.tally = Tally(handlers.find)
         self.pumps = [Pump(share, database, handlers, self.places, self.tally) for share in shares]
         settings = database.settings
-        longest = max((h.timeout or UNLIMITED_RUN for h in handlers), default=UNLIMITED_RUN)
-        patience = Patience(timeout=settings.worker_timeout, nameless=2 * longest)
+        any_run = max((h.timeout or UNLIMITED_RUN for h in handlers), default=UNLIMITED_RUN)
+        patience = Patience(
+            timeout=settings.worker_timeout,
+            nameless=2 * any_run,
+            known={name: 2 * seconds for name, seconds in (longest or {}).items()},
+        )
         known = stores or [share.store for share in shares]
         recovery = sweeps(known, patience, every=settings.heartbeat_interval / 2, tally=self.tally)
         who = presence.Identity(

@@ -1,0 +1,290 @@
+"""The inbox of webhooks: a delivery is stored before anything is done about it, and one job drains it.
+
+At most one webhook job of a connection waits or runs, so a second event could not have a job of its own. Both
+sides lock the connection's row: storing takes it `for share`, the drain's finish `for no key update`. So
+whoever comes second sees what the first has done, and no delivery is left without a job.
+Lock order: connection, job, delivery, signals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+from psycopg.errors import ForeignKeyViolation
+from psycopg.rows import class_row, tuple_row
+from psycopg.types.json import Jsonb
+
+from holdfast.apps.connectors import connections, signatures, sql
+from holdfast.apps.connectors.connections import Link
+from holdfast.apps.connectors.ledger import WEBHOOK, WEBHOOK_PRIORITY
+from holdfast.apps.connectors.normal import storable
+from holdfast.apps.connectors.protocol import Delivery
+from holdfast.engine import intake
+from holdfast.engine.store import Connection, Store
+from holdfast.engine.values import Item, Json
+from holdfast.errors import NotFound
+
+Verification = Literal["operator", "signature", "shared_secret", "oidc"]
+
+BATCH = 100  # deliveries that one run drains, and that one statement replays
+TRIES = 5  # after so many failures a delivery is parked
+
+# Proxies add them: from where a delivery came is nobody's business once it is here.
+ADDRESSES = re.compile(
+    r"forwarded|(^|-)(real-ip|user-ip|client-?ip|connecting-ip(v6)?|remote-(ip|addr)|external-address)$"
+)
+
+
+class Key(NamedTuple):
+    """What tells one delivery from another."""
+
+    provider: str
+    tenant_id: UUID
+    delivery_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A delivery as the inbox has it."""
+
+    provider: str
+    tenant_id: UUID
+    delivery_id: str
+    connection_id: UUID | None
+    headers: Mapping[str, str]
+    payload: Json
+    verification: Verification
+    received_at: datetime
+    processed_at: datetime | None
+    attempts: int
+    error: Mapping[str, Json] | None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.provider, self.tenant_id, self.delivery_id)
+
+    @property
+    def delivery(self) -> Delivery:
+        """As a connector takes it."""
+        return Delivery(
+            id=self.delivery_id, headers=self.headers, payload=self.payload, received_at=self.received_at
+        )
+
+
+# -- coming in -------------------------------------------------------------------------------------------
+
+
+async def receive(
+    conn: Connection,
+    store: Store,
+    *,
+    provider: str,
+    tenant_id: UUID,
+    link: Link | None,
+    delivery_id: str,
+    headers: Mapping[str, str],
+    payload: Json,
+    body_sha256: str,
+    verification: Verification,
+    now: datetime | None = None,
+) -> bool:
+    """Stores a delivery and sees that a job drains it; False when it was known already.
+
+    `link` is the connection that it is for, None when none matched, or several: then it waits for a replay.
+    """
+    params: dict[str, Any] = {
+        "provider": provider,
+        "tenant": tenant_id,
+        "delivery": delivery_id,
+        "headers": Jsonb(kept(headers)),
+        "payload": None if payload is None else Jsonb(storable(payload)),
+        "sha256": body_sha256,
+        "verification": verification,
+        "now": now,
+    }
+    try:
+        async with conn.transaction():
+            locked = None if link is None else await connections.lock_shared(conn, link.id)
+            params["connection"] = None if locked is None else locked.id
+            new = bool(await (await conn.execute(sql.RECEIVE, params)).fetchall())
+            if new and locked is not None:
+                await wake(conn, store, locked, now=now)
+            return new
+    except ForeignKeyViolation as error:
+        raise _missing(error, params) from None
+
+
+def _missing(error: ForeignKeyViolation, params: Mapping[str, Any]) -> NotFound:
+    """What a delivery named that there is not, or that is not this tenant's."""
+    constraint = error.diag.constraint_name or ""
+    if constraint == "fk_webhook_delivery_scope":
+        return NotFound(what="connection", id=params["connection"])
+    what = "provider" if "provider" in constraint else "tenant"
+    return NotFound(what=what, id=params[what])
+
+
+async def wake(conn: Connection, store: Store, link: Link, *, now: datetime | None = None) -> None:
+    """Sees that a job will drain the inbox of a connection; the caller has its row locked, or just made it.
+
+    One that is paused, revoked or in error keeps its deliveries until it is active again.
+    """
+    if link.status != "active":
+        return
+    item = Item(
+        kind=WEBHOOK,
+        tenant=link.tenant_id,
+        priority=WEBHOOK_PRIORITY,
+        extras={"connection_id": link.id, "provider_slug": link.provider},
+    )
+    await store.enqueue(conn, item, now=now)
+
+
+def kept(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that are stored: lower-case, and none that proves anything or tells an address."""
+    return {
+        name: intake.absorb(value)
+        for name, value in signatures.kept(headers).items()
+        if not ADDRESSES.search(name)
+    }
+
+
+# -- being drained ---------------------------------------------------------------------------------------
+
+
+async def pending(conn: Connection, connection_id: UUID, limit: int = BATCH) -> list[Stored]:
+    """The deliveries of a connection that wait, in order of arrival."""
+    async with conn.cursor(row_factory=class_row(Stored)) as cursor:
+        await cursor.execute(sql.PENDING, {"connection": connection_id, "limit": limit})
+        return await cursor.fetchall()
+
+
+async def left(conn: Connection, connection_id: UUID) -> bool:
+    """Whether a delivery of a connection waits."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(sql.LEFT, {"connection": connection_id})
+        ((found,),) = await cursor.fetchall()
+        return found
+
+
+async def processed(
+    conn: Connection, key: Key, *, error: Mapping[str, Json] | None = None, now: datetime | None = None
+) -> bool:
+    """A delivery is done with; with an `error`, for good and badly. False when it was already."""
+    params = _named(key) | {"error": error and Jsonb(storable(dict(error))), "now": now}
+    return bool(await (await conn.execute(sql.PROCESSED, params)).fetchall())
+
+
+async def failed_once(
+    conn: Connection, key: Key, error: Mapping[str, Json], *, now: datetime | None = None
+) -> int:
+    """Counts a failure, and answers how many there were: at `TRIES` the delivery is parked with its error."""
+    params = _named(key) | {"error": Jsonb(storable(dict(error))), "tries": TRIES, "now": now}
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(sql.FAILED_ONCE, params)
+        found = await cursor.fetchall()
+        return found[0][0] if found else TRIES
+
+
+def _named(key: Key) -> dict[str, Any]:
+    return {"provider": key.provider, "tenant": key.tenant_id, "delivery": key.delivery_id}
+
+
+# -- once more -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """How many deliveries wait again, and how many of those that were meant still match no connection."""
+
+    deliveries: int = 0
+    unmatched: int = 0
+
+
+async def replay(
+    conn: Connection,
+    store: Store,
+    tenant_id: UUID | None,
+    *,
+    provider: str,
+    match: Callable[[Mapping[str, str], Json], Sequence[str]],
+    delivery_id: str | None = None,
+    received_after: datetime | None = None,
+    received_before: datetime | None = None,
+) -> Replayed:
+    """Lets deliveries be processed once more, as if they had just come: by id, or by when they came.
+
+    One that had no connection is matched again, by the external ids that `match` finds in it. Some at a time,
+    each batch a commit of its own unless the caller has a transaction.
+    """
+    filters = {
+        "provider": provider,
+        "tenant_id": tenant_id,
+        "delivery": delivery_id,
+        "received_after": received_after,
+        "received_before": received_before,
+    }
+    params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    done = Replayed()
+    while True:
+        async with conn.transaction():
+            async with conn.cursor(row_factory=class_row(Stored)) as cursor:
+                await cursor.execute(
+                    sql.arrivals(params.keys() & sql.DELIVERY_CONDITIONS), params | {"limit": BATCH}
+                )
+                found = await cursor.fetchall()
+            again = await _replay_some(conn, store, provider, found, match)
+        done = Replayed(deliveries=done.deliveries + again, unmatched=done.unmatched + len(found) - again)
+        if len(found) < BATCH:
+            return done
+        last = found[-1]
+        params |= {
+            "after": last.received_at,
+            "after_tenant": last.tenant_id,
+            "after_delivery": last.delivery_id,
+        }
+
+
+async def _replay_some(
+    conn: Connection,
+    store: Store,
+    provider: str,
+    found: Sequence[Stored],
+    match: Callable[[Mapping[str, str], Json], Sequence[str]],
+) -> int:
+    """Connections first, then their jobs, then the deliveries: the order in which everybody locks."""
+    meant: list[tuple[Stored, UUID]] = []
+    for one in found:
+        connection = one.connection_id
+        if connection is None:
+            link = await matching(conn, one.tenant_id, provider, match(one.headers, one.payload))
+            connection = link and link.id
+        if connection is not None:
+            meant.append((one, connection))
+    links = [await connections.lock_shared(conn, one) for one in sorted({whose for _, whose in meant})]
+    alive = {link.id: link for link in links if link is not None}
+    for link in alive.values():
+        await wake(conn, store, link)
+    meant = [(one, whose) for one, whose in meant if whose in alive]
+    params = {
+        "provider": provider,
+        "tenants": [one.tenant_id for one, _ in meant],
+        "deliveries": [one.delivery_id for one, _ in meant],
+        "connections": [whose for _, whose in meant],
+    }
+    await conn.execute(sql.REPLAY, params)
+    return len(meant)
+
+
+async def matching(
+    conn: Connection, tenant_id: UUID, provider: str, external_ids: Sequence[str]
+) -> Link | None:
+    """The one connection that a delivery with these external ids is for; never a guess among several."""
+    if not external_ids:
+        return None
+    found = await connections.by_external_ids(conn, tenant_id, provider, list(external_ids))
+    return found[0] if len(found) == 1 else None

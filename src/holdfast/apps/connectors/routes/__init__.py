@@ -1,0 +1,1 @@
+"""The routes of connectors, one module a noun. May use the API's dependencies. Never SQL."""
