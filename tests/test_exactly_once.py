@@ -356,3 +356,42 @@ async def test_what_follows_has_the_key_of_what_has_ended(settings: Settings, co
         async with working(app):
             await until(conn, "select count(*) = 3 from sync_jobs where status = 'succeeded'")
     assert await column(conn, 'select "cursor" from sync_jobs order by created_at') == [1, 2, 3]
+
+
+async def test_what_follows_waits_for_a_database_that_has_no_connection_left(
+    settings: Settings, conn: Connection
+) -> None:
+    """A pool that is empty makes it a bad run: neither the finish nor what follows is lost or halved."""
+    scant = replace(settings, db_max_connections=2, db_acquire_timeout_seconds=0.2)
+    async with opened(scant, conn) as app:
+        tries: list[int] = []
+
+        @app.handler("first", backoff=AT_ONCE)
+        async def first(ctx: Context) -> Done:
+            tries.append(ctx.attempt)
+            if len(tries) == 1:
+                await taken.wait()
+            return Done(then=(Item(kind="second"),))
+
+        @app.handler("second")
+        async def second() -> None: ...
+
+        taken, given_back = asyncio.Event(), asyncio.Event()
+
+        async def hoard() -> None:
+            async with app.database.connection(), app.database.connection():
+                taken.set()
+                await until_true(lambda: len(tries) > 1)
+            given_back.set()
+
+        await app.enqueue("tasks", "first", limit=5)
+        async with working(app):
+            hoarding = asyncio.create_task(hoard())
+            await until(conn, "select true from tasks where type = 'second' and status = 'completed'")
+            await hoarding
+    assert given_back.is_set()
+    assert tries[:2] == [1, 2]
+    assert await column(conn, "select type from tasks where status = 'completed' order by 1") == [
+        "first",
+        "second",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -133,3 +134,27 @@ def test_the_audit_has_pages(served: Served) -> None:
     numbers = [entry["id"] for entry in (*first["entries"], *rest["entries"])]
     assert numbers == sorted(numbers, reverse=True)
     assert (len(numbers), rest["before"]) == (5, None)
+
+
+def test_a_bulk_by_further_columns_moves_those_rows_alone(served: Served) -> None:
+    """C-44: the failed jobs of one connection or provider, by the class of their error; audited."""
+    mine, other = (str(uuid4()) for _ in range(2))
+    served.query(f"insert into tenants (id) values ('{A}')")
+    for connection in (mine, other):
+        served.query(
+            "insert into connections (id, tenant_id, provider_slug, external_id) "
+            f"values ('{connection}', '{A}', 'github', '{connection}')"
+        )
+        served.query(
+            "insert into sync_jobs (id, tenant_id, provider_slug, connection_id, job_type, status, error) "
+            f"values (gen_random_uuid(), '{A}', 'github', '{connection}', 'full', 'failed', "
+            "jsonb_build_object('code', 'TIMEOUT'))"
+        )
+    client, url = served.client("actor"), "/api/ledgers/sync_jobs/requeue"
+    body = {"filter": {"extras": {"connection_id": mine}, "code": "TIMEOUT"}}
+    assert client.post(url, json=body).json()["rows"] == 1
+    assert client.post(url, json={"filter": {"extras": {"provider_slug": "github"}}}).json()["rows"] == 1
+    assert audit(served, "requeue")[-1]["detail"]["filter"] == body["filter"]
+    for wrong in ({"colour": "red"}, {"connection_id": "nonsense"}):
+        refused = client.post(url, json={"filter": {"extras": wrong}})
+        assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_INPUT")

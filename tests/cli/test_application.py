@@ -65,7 +65,7 @@ def test_what_breaks_at_import_is_told_with_its_place(folder: Path, code: str, s
 
 def test_an_error_of_ours_at_import_speaks_for_itself(folder: Path) -> None:
     (folder / "faulty.py").write_text(
-        "from holdfast import Holdfast\nfrom holdfast.platform import APPS\nHoldfast(apps=APPS)"
+        "from holdfast import Holdfast\nfrom holdfast.apps.jobs.ledger import JOB\nHoldfast(ledgers=[JOB])"
     )
     with pytest.raises(LedgerError, match="there is a ledger 'job' already"):
         find("faulty:app")

@@ -46,7 +46,7 @@ def test_the_commands_are_completed(holdfast: Run) -> None:
 
 
 def test_the_names_of_ledgers_and_their_states_are_completed(holdfast: Run, folder: Path) -> None:
-    assert complete(holdfast, "holdfast list ") == ["job", "tasks"]
+    assert complete(holdfast, "holdfast list ") == ["job", "tasks", "sync_jobs"]
     assert complete(holdfast, "holdfast watch ta") == ["tasks"]
     assert complete(holdfast, "holdfast stats j") == ["job"]
     assert complete(holdfast, "holdfast job timeline --ledger t") == ["tasks"]

@@ -402,3 +402,24 @@ def test_rekey_seals_every_token_with_the_present_key(holdfast: Run, tenant: str
     assert query("select who, rows from holdfast_audit where action = 'connectors rekey'") == [
         *((ME, 1), (ME, 0), (ME, 0))
     ]
+
+
+def test_failed_jobs_of_one_connection_are_requeued_from_the_shell(holdfast: Run, query: Query) -> None:
+    """C-44: by any column that an enqueue may fill."""
+    tenant, connection = uuid4(), uuid4()
+    query(f"insert into tenants (id) values ('{tenant}')")
+    query(
+        "insert into connections (id, tenant_id, provider_slug, external_id) "
+        f"values ('{connection}', '{tenant}', 'github', 'me')"
+    )
+    query(
+        "insert into sync_jobs (id, tenant_id, provider_slug, connection_id, job_type, status) "
+        f"values (gen_random_uuid(), '{tenant}', 'github', '{connection}', 'full', 'failed')"
+    )
+    wrong = holdfast("requeue", "sync_jobs", "--where", "connection_id", "--yes")
+    assert (wrong.code, "--where: must be COLUMN=VALUE" in wrong.err) == (2, True)
+    none = holdfast("requeue", "sync_jobs", "--where", f"connection_id={tenant}", "--yes", "--json")
+    assert none.code == 0
+    done = holdfast("requeue", "sync_jobs", "--where", f"connection_id={connection}", "--yes", "--json")
+    assert done.code == 0
+    assert query("select status from sync_jobs") == [("queued",)]

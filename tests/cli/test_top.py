@@ -51,7 +51,7 @@ def test_a_pipe_gets_one_look(holdfast: Run, start: Start, query: Query, eventua
         10,
         ["tasks"],
     )
-    assert [view["ledger"] for view in told["ledgers"]] == ["job", "tasks"]
+    assert [view["ledger"] for view in told["ledgers"]] == ["job", "tasks", "sync_jobs"]
 
 
 @pytest.mark.parametrize("how", ["q", "ctrl-c", "sigterm", "sighup"])
@@ -144,7 +144,7 @@ def test_stats_tell_what_workers_did(holdfast: Run, query: Query) -> None:
         "p95 ",
     ):
         assert words in done.out
-    assert [one["ledger"] for one in holdfast("stats", "--json").data] == ["job", "tasks"]
+    assert [one["ledger"] for one in holdfast("stats", "--json").data] == ["job", "tasks", "sync_jobs"]
 
 
 def test_a_table_that_is_not_there_does_not_hide_the_others(holdfast: Run, query: Query) -> None:

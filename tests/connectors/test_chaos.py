@@ -55,17 +55,7 @@ from runtime.support import PATH, PATIENCE, Process, column, one, shown, until, 
 
 WORKERS = 4
 POLLED = ("github", "slack")  # Drive is fetched when it pushes, and never otherwise
-PROGRAM = """
-import asyncio, logging, os
-from holdfast import Holdfast
-
-async def work():
-    async with Holdfast() as app:
-        return await app.work(ledgers=["sync_jobs"], concurrency=4)
-
-logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-os._exit(asyncio.run(work()))
-"""
+COMMAND = (sys.executable, "-m", "holdfast.cli", "worker", "--ledger", "sync_jobs", "--concurrency", "4")
 QUICK = {
     "heartbeat_interval": 0.5,
     "worker_timeout": 2.0,
@@ -94,12 +84,11 @@ class Size:
 
 
 class Worker(Process):
-    """A worker for sync jobs with the connectors that come with Holdfast."""
+    """`holdfast worker`, as it is run in earnest."""
 
     def __init__(self, log: Path, environment: dict[str, str]) -> None:
         with log.open("w") as out:
-            command = [sys.executable, "-c", PROGRAM]
-            self.popen = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+            self.popen = subprocess.Popen(COMMAND, env=environment, stdout=out, stderr=subprocess.STDOUT)
         self.log, self.pid = log, self.popen.pid
 
 
@@ -303,7 +292,7 @@ class Monkey:
         self.world, self.fleet, self.chance = world, fleet, world.chance
 
     def moves(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        moves = [self.kill, self.freeze, self.cut, self.revoke, self.refetch]
+        moves = [self.freeze, *2 * [self.kill, self.cut, self.revoke], self.refetch]
         self.chance.shuffle(moves)
         return moves
 
@@ -342,15 +331,13 @@ class Monkey:
                 await self.world.heard(server)
 
     async def freeze(self) -> None:
-        """SIGSTOP in the middle of a run until the others have given it up, and SIGCONT."""
+        """SIGSTOP in the middle of a run until the others have given it up, and SIGCONT.
+
+        What it has locked stays locked meanwhile: webhooks for that connection have to wait.
+        """
         worker, name = await self._caught()
         self.world.feed(5)
         await until(self.world.conn, "select not exists (select from workers where id = %s)", name)
-        await until(
-            self.world.conn,
-            "select not exists (select from sync_jobs where worker_id = %s and status = 'running')",
-            name,
-        )
         worker.thaw()
         await worker_of(self.world.conn, worker, other_than=name)
 
@@ -383,7 +370,7 @@ class Monkey:
 
 # -- the run ---------------------------------------------------------------------------------------------
 
-SMALL, LARGE = Size(tenants=3, facts=12, rounds=2), Size(tenants=6, facts=60, rounds=12)
+SMALL, LARGE = Size(tenants=3, facts=14, rounds=1), Size(tenants=6, facts=60, rounds=8)
 IDLE = """
 select not exists (select from sync_jobs where status in ('queued', 'running'))
     and not exists (select from webhook_delivery where processed_at is null)
@@ -499,9 +486,10 @@ async def test_after_everything_went_wrong_each_event_is_one_signal_and_nobody_l
 
 async def settle(world: World, monkey: Monkey, clock: Clock) -> None:
     """Waits until everything that has come is worked off, and everybody has been asked once more."""
-    async with asyncio.timeout(PATIENCE):
+    patience = PATIENCE + world.parcels.qsize() / 10
+    async with asyncio.timeout(patience):
         await world.parcels.join()
-    await until(world.conn, IDLE, within=PATIENCE)
+    await until(world.conn, IDLE, within=patience)
     asked_from = clock.now()
     await monkey.schedule()
     await until(world.conn, IDLE, within=PATIENCE)

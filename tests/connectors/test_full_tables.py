@@ -133,7 +133,7 @@ def test_claims_cost_the_same_with_a_hundred_thousand_backed_off_rows(
         assert not {"Sort", "Incremental Sort", "Seq Scan"} & {part["Node Type"] for part in parts}
     more = 0
     if here.db.info.server_version < 180000:  # the first that skips from priority to priority
-        size = "select sum(pg_relation_size(lane) / 8192) from unnest(%s::regclass[]) as lane"
+        size = "select sum(pg_relation_size(lane) / 8192)::int from unnest(%s::regclass[]) as lane"
         lanes_indexes = [one for found in LANES.values() for one in found]
         ((more,),) = here.db.execute(size, [lanes_indexes]).fetchall()
     assert buffers(plan) <= 1.3 * here.claims[how] + more, here.claims

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.apps.connectors.ledger import SYNC_JOBS
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
 from ledgers import ERRANDS, JOB, PARCELS, TASKS
@@ -44,6 +45,7 @@ def statements(ledger: Ledger) -> Iterator[tuple[str, bytes | None]]:
         yield f"{verb}, by a person", statement
     for verb, statement in sql.own_orders.items():
         yield f"{verb}, by a person of one tenant", statement
+    yield "what stands in the way of a requeue", sql.twin
     yield "progress", sql.progress
     yield "heartbeat", sql.still_held
     yield "held by workers that are gone", sql.held_by
@@ -75,7 +77,7 @@ def golden(ledger: Ledger) -> str:
     return "\n".join(parts)
 
 
-@pytest.mark.parametrize("ledger", [TASKS, JOB, PARCELS, ERRANDS], ids=lambda ledger: ledger.name)
+@pytest.mark.parametrize("ledger", [TASKS, JOB, SYNC_JOBS, PARCELS, ERRANDS], ids=lambda ledger: ledger.name)
 def test_the_compiled_sql_is_the_committed_one(ledger: Ledger) -> None:
     file = GOLDEN / f"{ledger.name}.sql"
     if os.environ.get("HOLDFAST_GOLDEN") == "write":

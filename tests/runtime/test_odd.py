@@ -15,7 +15,19 @@ from holdfast import Backoff, Context, Done, Fail, Holdfast, Item, Ledger, Retry
 from holdfast.db.pool import Connection
 from holdfast.errors import InvalidInput, LedgerError
 from holdfast.runtime.duties import Patience, reap
-from runtime.support import ERRANDS, PATIENCE, add, column, drain, make_tables, one, running, task, until
+from runtime.support import (
+    ERRANDS,
+    PATIENCE,
+    add,
+    column,
+    drain,
+    make_tables,
+    one,
+    running,
+    task,
+    until,
+    working,
+)
 
 WAITING = (
     "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type='Lock'"
@@ -337,3 +349,20 @@ async def test_a_connection_that_leads_to_another_schema_is_refused(
 async def test_a_sync_connection_is_refused_with_a_sentence(app: Holdfast, database_url: str) -> None:
     with psycopg.connect(database_url) as sync, pytest.raises(InvalidInput, match="AsyncConnection"):
         await app.enqueue("tasks", "x", conn=sync)  # type: ignore[arg-type]
+
+
+async def test_a_unique_index_of_the_user_that_refuses_one_end_holds_up_no_other(
+    app: Holdfast, conn: Connection
+) -> None:
+    """One row's move is refused: it is a bad run, and the others of its batch are written."""
+    await conn.execute(
+        "create unique index on tasks (type, (status = 'completed')) where status = 'completed'"
+    )
+    app.handler("twin")(lambda payload: None)
+    app.handler("lone")(lambda payload: None)
+    for kind in ("twin", "twin", "lone"):
+        await app.enqueue("tasks", kind, limit=1)
+    async with working(app):
+        await until(conn, "select count(*) = 2 from tasks where status = 'completed'")
+        await until(conn, "select true from tasks where type = 'twin' and status = 'dead_letter'")
+    assert "cannot be written" in await one(conn, "select last_error from tasks where status = 'dead_letter'")

@@ -7,8 +7,7 @@ transaction. A bulk may take long: its entry is committed before it begins, and 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from holdfast import tracing
@@ -154,7 +153,7 @@ async def _order_where(
     reading.conditions(store.ledger, meant)  # a filter that fits nothing is refused before it is noted
     if dry_run:
         return await _count(site, caller, store, verb, meant)
-    detail: dict[str, Json] = {"filter": _told(which), "reason": reason}
+    detail: dict[str, Json] = {"filter": reading.told_filter(which), "reason": reason}
     async with site.connection() as conn:
         entry = await audit.note(conn, caller, verb, ledger=ledger, detail=detail)
     try:
@@ -177,15 +176,6 @@ async def _count(site: Site, caller: Caller, store: Store, verb: Order, which: F
         return Bulk(0)
     stats = await site.depth(caller, store, replace(which, states=states))
     return Bulk(sum(stat.rows for stat in stats), all(stat.exact for stat in stats))
-
-
-def _told(which: Filter) -> dict[str, Json]:
-    """A filter as the audit tells it: what it says, and nothing else."""
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in asdict(which).items()
-        if value not in (None, (), {})
-    }
 
 
 # -- pause and resume ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -86,6 +87,9 @@ class Batch(Body):
     items: list[Enqueue] = Field(min_length=1, max_length=1000, description="Up to 1000.")
 
 
+FILTERS = {field.name for field in fields(Filter)}
+
+
 class Which(BaseModel):
     """Which rows are meant: everything that is given must hold."""
 
@@ -106,7 +110,7 @@ class Which(BaseModel):
 
     def filter(self) -> Filter:
         """As the engine takes it."""
-        given = {name: getattr(self, name) for name in Which.model_fields if name != "state"}
+        given = {name: getattr(self, name) for name in type(self).model_fields if name in FILTERS}
         return Filter(states=tuple(dict.fromkeys(self.state)), **given)
 
 
@@ -121,6 +125,12 @@ class Meant(Which):
     """The same filter, in a body."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    extras: dict[Text, Text] = Field(
+        default_factory=dict[str, str],
+        max_length=20,
+        description="With these values in further columns, like a job's `connection_id`.",
+    )
 
 
 class Bulk(Body):

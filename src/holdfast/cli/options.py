@@ -54,6 +54,12 @@ Owner = Annotated[str | None, typer.Option("--owner", help="Only rows of this wo
 Queue = Annotated[str | None, typer.Option("--queue", help="Only rows of this queue.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only rows of this tenant.")]
 Code = Annotated[str | None, typer.Option("--code", help="Only rows whose last error is of this class.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where", metavar="COLUMN=VALUE", help="Only rows with this in a further column; may be repeated."
+    ),
+]
 After = Annotated[
     str | None, typer.Option("--created-after", metavar="TIME", help="Only rows made after this time.")
 ]
@@ -71,6 +77,7 @@ def which(
     queue: str | None,
     tenant: str | None,
     code: str | None,
+    where: list[str] | None,
     after: str | None,
     before: str | None,
 ) -> Filter:
@@ -84,9 +91,17 @@ def which(
         queue=queue,
         tenant=tenant,
         code=code,
+        extras=dict(map(_equal, where or ())),
         created_after=time_of("--created-after", after),
         created_before=time_of("--created-before", before),
     )
+
+
+def _equal(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not (name and sign):
+        raise InvalidInput(field="--where", message=f"must be COLUMN=VALUE, not {text!r}")
+    return name, value
 
 
 # The option that fills a column, by the column's role.

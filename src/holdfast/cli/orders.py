@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -46,6 +45,7 @@ def cancel(
     queue: options.Queue = None,
     tenant: options.Tenant = None,
     code: options.Code = None,
+    where: options.Where = None,
     created_after: options.After = None,
     created_before: options.Before = None,
     dry_run: DryRun = False,
@@ -56,7 +56,7 @@ def cancel(
     json: options.Json = False,
 ) -> None:
     """Call rows off, at once, also running ones."""
-    meant = options.which(state, kind, owner, queue, tenant, code, created_after, created_before)
+    meant = options.which(state, kind, owner, queue, tenant, code, where, created_after, created_before)
     _order(Wish("cancel", ledger, options.doer(by), reason, dry_run, yes, json), ids or [], meant, app)
 
 
@@ -69,6 +69,7 @@ def requeue(
     queue: options.Queue = None,
     tenant: options.Tenant = None,
     code: options.Code = None,
+    where: options.Where = None,
     created_after: options.After = None,
     created_before: options.Before = None,
     dry_run: DryRun = False,
@@ -79,7 +80,7 @@ def requeue(
     json: options.Json = False,
 ) -> None:
     """Let rows that ended badly run again, with all their attempts."""
-    meant = options.which(state, kind, owner, queue, tenant, code, created_after, created_before)
+    meant = options.which(state, kind, owner, queue, tenant, code, where, created_after, created_before)
     _order(Wish("requeue", ledger, options.doer(by), reason, dry_run, yes, json), ids or [], meant, app)
 
 
@@ -152,23 +153,15 @@ async def _by_filter(app: Holdfast, store: Store, meant: Filter, wish: Wish) -> 
 
 async def _all(conn: Connection, store: Store, meant: Filter, wish: Wish, count: int) -> int:
     """All rows of the filter, a thousand in a commit. The audit has it before it begins."""
+    from holdfast.engine import reading
+
     verb = store.cancel_where if wish.verb == "cancel" else store.requeue_where
-    detail = {"filter": _told(meant), "reason": wish.reason}
+    detail = {"filter": reading.told_filter(meant), "reason": wish.reason}
     entry = await record.note(conn, wish.by, wish.verb, ledger=wish.ledger, detail=detail)
     with progress.told(f"{_done(store, wish.verb)}", count, quiet=wish.json) as tell:
         rows = await verb(conn, meant, by=wish.by, reason=wish.reason, tell=tell)
     await record.settle(conn, entry, rows)
     return rows
-
-
-def _told(meant: Filter) -> dict[str, Any]:
-    """A filter as the audit tells it: what it says, and nothing else."""
-    said = {field.name: getattr(meant, field.name) for field in fields(meant)}
-    return {
-        name: output.moment(value) if isinstance(value, datetime) else value
-        for name, value in said.items()
-        if value not in (None, ())
-    }
 
 
 def _done(store: Store, verb: Order) -> str:

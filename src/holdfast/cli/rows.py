@@ -31,6 +31,7 @@ def list_rows(
     queue: options.Queue = None,
     tenant: options.Tenant = None,
     code: options.Code = None,
+    where: options.Where = None,
     created_after: options.After = None,
     created_before: options.Before = None,
     limit: Annotated[int, typer.Option(help="How many rows at most, up to 1000.")] = 50,
@@ -39,7 +40,7 @@ def list_rows(
     json: options.Json = False,
 ) -> None:
     """List rows, the newest first."""
-    meant = options.which(state, kind, owner, queue, tenant, code, created_after, created_before)
+    meant = options.which(state, kind, owner, queue, tenant, code, where, created_after, created_before)
     found = application.load(app)
     declared = found.store(ledger).ledger
     application.settle(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -92,6 +92,17 @@ def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str
         if (moment := getattr(which, name)) is not None:
             params[name] = intake.aware(name, moment)
     return tuple(params), params
+
+
+def told_filter(which: Filter) -> dict[str, Any]:
+    """A filter as the record tells it: what it says, and nothing else."""
+    said = {field.name: getattr(which, field.name) for field in fields(which)}
+    said["extras"] = {name: str(value) for name, value in which.extras.items()}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in said.items()
+        if value not in (None, (), {})
+    }
 
 
 def encode_cursor(row: Row) -> str:

@@ -227,14 +227,11 @@ class Pump:
             else:
                 moved = await self.store.move(conn, moves) if moves else frozenset[Any]()
                 claims = await self.store.claim(conn, owner, free, kinds=kinds, queues=queues) if free else []
-        except UniqueViolation:
-            # Of rows of which one only may run, another worker was quicker. What has ended is written alone.
-            if not self.store.sql.twin:
-                raise
-            self._note_late(moves, await self.write_alone(conn, moves))
-            return []
         except (*REFUSALS, RecursionError) as error:
-            if not moves or (isinstance(error, LOSSES) and not isinstance(error, LockNotAvailable)):
+            # Where one row only of some may run, another worker may have been quicker: nothing is claimed.
+            met = isinstance(error, UniqueViolation) and self.store.sql.twin is not None
+            lost = isinstance(error, LOSSES) and not isinstance(error, LockNotAvailable)
+            if lost or not (moves or met):
                 raise
             self._note_late(moves, await self.write_alone(conn, moves))
             return []
@@ -343,9 +340,7 @@ class Pump:
         try:
             ending = await self._execute(handler, claim, context)
             move = self._decide(handler, claim, self._advised(ending, finishing))
-            if move.then:
-                await finishing.open(confined=bool(finishing.confined))
-            if finishing.conn is not None and move.verb in ("finish", "snooze"):
+            if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
                 move = await self._finish_in_transaction(handler, finishing, move)
         except ClaimLost as lost:
             log.warning("%s %s: %s", self.ledger.name, claim.id, lost)
@@ -399,12 +394,11 @@ class Pump:
 
     async def _finish_in_transaction(self, handler: Handler, finishing: Finishing, move: Move) -> Move | None:
         """Writes the end of the run where the handler wrote: both commit, or neither."""
-        conn = finishing.conn
-        assert conn is not None
-        if getattr(conn, "_num_transactions", 1) > 1:  # the finish would belong to it, and go with it
+        if getattr(finishing.conn, "_num_transactions", 1) > 1:  # the finish would go with it
             message = "the handler left a transaction of its own open"
             return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
         try:
+            conn = await finishing.open(confined=bool(finishing.confined))
             await finishing.unconfine()
             await self.store.move_one(conn, move)
             if move.then:

@@ -66,11 +66,13 @@ class Worker:
         self.tally = Tally(handlers.find)
         self.pumps = [Pump(share, database, handlers, self.places, self.tally) for share in shares]
         settings = database.settings
-        any_run = max((h.timeout or UNLIMITED_RUN for h in handlers), default=UNLIMITED_RUN)
+        own = longest or {}
+        others = (h.timeout or UNLIMITED_RUN for h in handlers if h.ledger not in own)
+        any_run = max(others, default=UNLIMITED_RUN)
         patience = Patience(
             timeout=settings.worker_timeout,
             nameless=2 * any_run,
-            known={name: 2 * seconds for name, seconds in (longest or {}).items()},
+            known={name: 2 * seconds for name, seconds in own.items()},
         )
         known = stores or [share.store for share in shares]
         recovery = sweeps(known, patience, every=settings.heartbeat_interval / 2, tally=self.tally)
