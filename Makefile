@@ -8,6 +8,7 @@ STAMP   = $(VENV)/.installed
 # What depends most on the version of PostgreSQL: the SQL; and on that of Python: what moves, and libraries.
 OLDEST := $(addprefix tests/engine/test_,conformance.py looks.py plans.py turn.py verify.py doctor_tenants.py) \
 	$(addprefix tests/runtime/test_,overview.py pulse.py) \
+	$(addprefix tests/connectors/test_,connections.py full_tables.py signals.py) \
 	tests/apps tests/test_exactly_once.py tests/test_jobs_leaks.py
 NEWEST := $(addprefix tests/runtime/test_,handlers.py jobs.py odd.py stop.py worker.py) \
 	tests/test_exactly_once.py tests/test_callers_with_real_libraries.py

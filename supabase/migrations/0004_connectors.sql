@@ -293,6 +293,7 @@ using (tenant_id = (select nullif(current_setting('holdfast.org_id', true), ''):
 create policy sync_jobs_tenant_insert on sync_jobs for insert to holdfast_tenant
 with check (
     tenant_id = (select nullif(current_setting('holdfast.org_id', true), '')::uuid) and status = 'queued'
+    and job_type in ('full', 'incremental', 'webhook')
     and isfinite(created_at) and isfinite(updated_at) and isfinite(scheduled_at)
 );
 
@@ -303,7 +304,7 @@ using (
 )
 with check (
     tenant_id = (select nullif(current_setting('holdfast.org_id', true), '')::uuid)
-    and status in ('queued', 'failed')
+    and status in ('queued', 'failed') and attempts between 0 and 1000000
 );
 
 create policy signals_tenant_select on signals for select to holdfast_tenant

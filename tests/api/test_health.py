@@ -22,12 +22,14 @@ def _asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_ready_when_it_is(served: Served) -> None:
+    """C-71"""
     client = served.client(None)
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ok"}
 
 
 def test_it_is_not_ready_while_migrations_are_pending(served: Served) -> None:
+    """C-5, C-71"""
     client = served.client(None)
     for spoil, mend in (
         (
@@ -47,6 +49,7 @@ def test_it_is_not_ready_while_migrations_are_pending(served: Served) -> None:
 
 
 def test_it_is_not_ready_when_the_pool_cannot_answer_within_a_second(served: Served) -> None:
+    """C-71"""
     client = served.client(None)
     served.query("alter table holdfast_version rename to version_")
     served.query("create function pause() returns text language sql as $$ select pg_sleep(20)::text $$")

@@ -391,8 +391,9 @@ def test_row_security_is_on_everywhere_and_the_policies_ask_for_the_tenant(db: D
                 tenant,
                 "INSERT",
                 None,
-                f"({own} AND (status = 'queued'::text) AND isfinite(created_at) AND isfinite(updated_at)"
-                " AND isfinite(scheduled_at))",
+                f"({own} AND (status = 'queued'::text)"
+                " AND (job_type = ANY (ARRAY['full'::text, 'incremental'::text, 'webhook'::text]))"
+                " AND isfinite(created_at) AND isfinite(updated_at) AND isfinite(scheduled_at))",
             ),
             ("sync_jobs_tenant_select", tenant, "SELECT", own, None),
             (
@@ -400,7 +401,8 @@ def test_row_security_is_on_everywhere_and_the_policies_ask_for_the_tenant(db: D
                 tenant,
                 "UPDATE",
                 f"({own} AND (status = ANY (ARRAY['queued'::text, 'running'::text, 'failed'::text])))",
-                f"({own} AND (status = ANY (ARRAY['queued'::text, 'failed'::text])))",
+                f"({own} AND (status = ANY (ARRAY['queued'::text, 'failed'::text]))"
+                " AND ((attempts >= 0) AND (attempts <= 1000000)))",
             ),
             ("sync_jobs_worker", worker, "ALL", "true", "true"),
         ],

@@ -186,6 +186,16 @@ def test_a_tenant_adds_queued_syncs_of_its_own_connections_only(
     assert count(db, "sync_jobs") == 3
 
 
+def test_a_tenant_adds_jobs_of_the_types_that_there_are(db: Database) -> None:
+    """C-14, C-28: nobody would ever take one of another type."""
+    made_up = ADD.replace("'incremental'", "'nonsense'")
+    with pytest.raises(InsufficientPrivilege), acting(db, TENANT, ONE):
+        db.execute(made_up, [ONE, of("c", ONE), "queued", "now"])
+    with acting(db, TENANT, ONE):
+        for kind in ("'webhook'", "'incremental'"):
+            db.execute(ADD.replace("'incremental'", kind), [ONE, of("c", ONE), "queued", "now"])
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -199,6 +209,8 @@ def test_a_tenant_adds_queued_syncs_of_its_own_connections_only(
         "status = 'running'",
         "status = 'succeeded'",
         "status = 'completed'",
+        "attempts = -1",
+        "attempts = 1000001",
     ],
 )
 def test_a_tenant_says_nothing_about_how_a_sync_went(db: Database, change: LiteralString) -> None:

@@ -401,3 +401,17 @@ async def test_snoozed_jobs_wait_in_the_lane_of_retries(conn: Connection, tenant
 def test_the_types_of_jobs_are_the_seeds() -> None:
     assert JOB_TYPES == ("full", "incremental", "webhook")
     assert Fault(code="a", message="b").facts == {}
+
+
+async def test_a_count_at_the_end_of_its_type_keeps_no_other_job_from_being_claimed(
+    conn: Connection, tenant: UUID
+) -> None:
+    """C-31: whoever may write a row of theirs must not stop everybody's."""
+    odd, other = await job(conn, tenant), await job(conn, tenant)
+    await conn.execute("update sync_jobs set attempts = 2147483647 where id = %s", [odd])
+    found = await claims(conn)
+    assert {claim.id for claim in found} == {odd, other}
+    await STORE.move(
+        conn, [decide(SYNC_JOBS, claim, Crashed("Transient", "no")) for claim in found], now=after(2)
+    )
+    assert (await row(conn, odd))["status"] == "failed"

@@ -61,6 +61,7 @@ def test_a_database_that_is_named_is_not_ours_to_start_or_stop(holdfast: Run, ve
 
 
 def test_the_schema_goes_up_and_down_by_command(holdfast: Run, empty_database_url: str) -> None:
+    """C-4: elsewhere than on local and test, this is the only way."""
     env = {"HOLDFAST_DATABASE_URL": empty_database_url, "HOLDFAST_PROFILE": "prod"}
     assert holdfast("db", "current", bare=True, env=env).out == "none\n"
     missing = holdfast("db", "check", bare=True, env=env)

@@ -153,6 +153,7 @@ def test_an_unreachable_database_stops_the_start_with_one_sentence(holdfast: Run
 def test_an_old_schema_refuses_the_start_on_prod_and_says_what_to_run(
     holdfast: Run, empty_database_url: str
 ) -> None:
+    """C-4, C-5: exit 3."""
     settings = {"HOLDFAST_DATABASE_URL": empty_database_url, "HOLDFAST_PROFILE": "prod"}
     done = holdfast("worker", "--app", "shop:app", bare=True, env=settings)
     assert (done.code, done.out) == (3, "")

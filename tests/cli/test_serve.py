@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import socket
@@ -268,3 +269,17 @@ def test_a_token_of_a_tenant_that_expires(
 def test_a_token_that_is_not_there_is_not_found(holdfast: Run) -> None:
     done = holdfast("token", "revoke", "nobody12")
     assert (done.code, done.out, done.err) == (4, "", "holdfast: no token with the id nobody12\n")
+
+
+def test_the_log_of_requests_does_not_tell_what_stands_behind_the_question_mark() -> None:
+    """C-57: the code of an authorisation comes there."""
+    from holdfast.cli.server import _without_query  # pyright: ignore[reportPrivateUsage]
+
+    told = logging.makeLogRecord(
+        {
+            "msg": '%s - "%s %s HTTP/%s" %d',
+            "args": ("127.0.0.1:1", "GET", "/api/connectors/callback/github?code=SECRET", "1.1", 400),
+        }
+    )
+    assert _without_query(told)
+    assert told.getMessage() == '127.0.0.1:1 - "GET /api/connectors/callback/github HTTP/1.1" 400'

@@ -17,12 +17,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from psycopg.rows import dict_row
+from psycopg.rows import class_row, dict_row
 
 from holdfast import Holdfast, Item, Settings
-from holdfast.apps.connectors import catalogue, connections, inbox, tenants
+from holdfast.apps.connectors import catalogue, connections, inbox, sql, tenants
 from holdfast.apps.connectors.app import app as connectors_app
 from holdfast.apps.connectors.connections import Link
+from holdfast.apps.connectors.inbox import Stored
 from holdfast.apps.connectors.ledger import SYNC_JOBS
 from holdfast.apps.connectors.protocol import (
     Account,
@@ -35,6 +36,7 @@ from holdfast.apps.connectors.protocol import (
     WebhookResult,
 )
 from holdfast.apps.connectors.service import Connectors
+from holdfast.apps.connectors.tokens import Access
 from holdfast.db.pool import Connection
 from holdfast.runtime.worker import Worker
 from runtime.support import PATIENCE, running, until
@@ -258,6 +260,24 @@ class Stage:
     async def sync_of(self, link: Link) -> dict[str, Any]:
         """`metadata.sync` as it is now."""
         return dict((await self.now(link)).metadata.get("sync", {}))
+
+    async def pending(self, link: Link, conn: Connection | None = None) -> list[Stored]:
+        """The connection's deliveries that wait, in order of arrival."""
+        query = sql.DELIVERY + "as d where connection_id = %s and d.processed_at is null"
+        order = " order by d.received_at, delivery_id"
+        cursor = (conn or self.conn).cursor(row_factory=class_row(Stored))
+        return await (await cursor.execute(query + order, (link.id,))).fetchall()
+
+    async def rest(self, provider: str = FAKE.slug) -> datetime | None:
+        """Until when a provider wants no calls; None: it may be asked."""
+        query = "select cooldown_until from providers where slug = %s and cooldown_until > now()"
+        found = await self.rows(query, provider)
+        return found[0]["cooldown_until"] if found else None
+
+    async def account(self, link: Link) -> Account:
+        """The connection as its connector sees it."""
+        ((now,),) = await (await self.conn.execute("select clock_timestamp()")).fetchall()
+        return await Access(self.service, link, now).account()
 
     async def delivery(self, id: str) -> dict[str, Any]:
         (row,) = await self.rows("select * from webhook_delivery where delivery_id = %s", id)

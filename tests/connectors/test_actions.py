@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx
 import pytest
 
 from conftest import Connect
@@ -15,7 +16,7 @@ from connectors.door import OTHER, TENANT, House, house
 from connectors.kit import ACCESS, NOON, Stop, page
 from holdfast import Settings
 from holdfast.api.caller import Caller
-from holdfast.apps.connectors import actions, connections, inbox, sync_state
+from holdfast.apps.connectors import actions, connections, inbox, oauth, personal, sync_state
 from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.ledger import BY_HAND_PRIORITY
 from holdfast.apps.connectors.protocol import Permanent, Transient
@@ -152,6 +153,16 @@ async def test_other_names_of_an_account_lead_its_webhooks_home(here: House) -> 
     assert (await here.now(found)).metadata == {"webhook": {"external_ids": []}}
 
 
+@pytest.mark.parametrize("there", [None, "null", "[1]", "7", '"text"'])
+async def test_metadata_that_is_no_object_is_made_one_by_other_names(here: House, there: str | None) -> None:
+    """C-17, C-51: others write here, too."""
+    found = await link(here)
+    await here.conn.execute("update connections set metadata = %s::jsonb", (there,))
+    await actions.set_external_ids(here.conn, ANA, TENANT, found.id, ["x"])
+    (row,) = await here.rows("select metadata from connections")
+    assert row["metadata"] == {"webhook": {"external_ids": ["x"]}}
+
+
 # -- on and off ------------------------------------------------------------------------------------------
 
 
@@ -225,6 +236,67 @@ async def test_a_provider_that_does_not_listen_does_not_hold_up_a_disconnect(
     assert (await actions.disconnect(here.service, here.conn, ANA, TENANT, broken.id)).status == "revoked"
 
 
+@pytest.mark.parametrize("verb", ["disconnect", "remove"])
+async def test_a_connector_that_breaks_when_it_is_told_of_the_end_hurts_nobody(
+    settings: Settings,
+    conn: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    verb: str,
+) -> None:
+    """C-70: told by its class, without the token; and no connection of the pool is held meanwhile."""
+    async with house(settings, conn, db_max_connections=1) as here:
+
+        async def breaks(_: Any, token: str) -> None:
+            async with here.app.database.connection() as free:  # the only one that the pool has
+                await free.execute("select 1")
+            raise KeyError(token)
+
+        monkeypatch.setattr(here.service.known["shop"], "revoke", breaks)
+        found, client = await link(here), here.client("tenant")
+        path = f"/api/connectors/connections/{found.id}"
+        asked = client.post(f"{path}/disconnect") if verb == "disconnect" else client.delete(path)
+        assert (await asked).status_code == (200 if verb == "disconnect" else 204)
+    assert "KeyError" in caplog.text
+    assert ACCESS not in caplog.text
+
+
+async def test_what_webhooks_brought_while_an_account_was_away_is_drained_when_it_comes_back(
+    here: House,
+) -> None:
+    """C-49, C-65: by OAuth, by a token, by name, or resumed; what failed before has its own time to wait."""
+    for provider in ("shop", "ping"):
+        found = await here.link(tenant=TENANT, provider=provider, external_id="shop-1", status="revoked")
+        await here.deliver(found, f"{provider}-d")
+    oauth_state = httpx.URL(await oauth.start(here.service, TENANT, "shop")).params["state"]
+    link = await oauth.finish(here.service, "shop", {"state": oauth_state, "code": "c"})
+    assert [job["job_type"] for job in await here.jobs(link)] == ["webhook"]
+
+    await here.conn.execute("delete from sync_jobs")
+    account: Any = {"provider": "shop", "external_id": "shop-1"}
+    await personal.connect_by_token(here.service, here.conn, ANA, TENANT, **account, token="t-1")
+    assert [job["job_type"] for job in await here.jobs(link)] == ["webhook"]
+
+    back = await actions.register(here.service, here.conn, ANA, TENANT, provider="ping", external_id="shop-1")
+    assert (back.status, [job["job_type"] for job in await here.jobs(back)]) == ("active", ["webhook"])
+    with pytest.raises(Conflict):
+        await actions.register(here.service, here.conn, ANA, TENANT, provider="ping", external_id="shop-1")
+    await here.work()
+    assert (await here.keys(link), await here.keys(back)) == (["shop-d"], ["ping-d"])
+
+
+async def test_a_delivery_that_waits_after_a_failure_is_not_hurried_by_a_resume(here: House) -> None:
+    """C-54: the same meaning of what is left for everybody."""
+    found = await link(here)
+    here.script.webhooks["d"] = [Transient(message="later")]
+    await here.deliver(found, "d")
+    await here.work()
+    await here.conn.execute("delete from sync_jobs")
+    await actions.pause(here.conn, ANA, TENANT, found.id)
+    await actions.resume(here.service, here.conn, ANA, TENANT, found.id)
+    assert await here.jobs(found) == []
+
+
 async def test_a_removed_connection_takes_everything_along(here: House) -> None:
     """C-15: jobs, signals and deliveries; a run that is on can write nothing any more."""
     found, stop = await link(here), Stop()
@@ -236,7 +308,8 @@ async def test_a_removed_connection_takes_everything_along(here: House) -> None:
     async with here.working():
         await here.add(found)
         await stop.reached()
-        await actions.remove(here.service, here.conn, ANA, TENANT, found.id)
+        gone = await actions.remove(here.service, here.conn, ANA, TENANT, found.id)
+        await actions.tell_provider(here.service, gone)
         stop.go()
     for table in ("connections", "sync_jobs", "signals", "webhook_delivery"):
         assert await here.count(table) == 0, table
@@ -244,18 +317,20 @@ async def test_a_removed_connection_takes_everything_along(here: House) -> None:
     assert (await entries(here))[-1][0] == "connection remove"
 
 
-async def test_a_disconnect_waits_for_whoever_has_the_connection(here: House, connect: Connect) -> None:
-    """Lock order: connection first, so that it sees the job that a webhook is just adding."""
+async def test_a_job_that_a_webhook_is_just_adding_ends_with_its_connection(
+    here: House, connect: Connect
+) -> None:
+    """A disconnect need not wait for deliveries; what they add is cancelled when it begins."""
     found = await link(here)
-    coming, ending = await connect(), await connect()
+    coming = await connect()
     async with coming.transaction():
         await here.deliver(found, "d", conn=coming)
-        task = asyncio.create_task(actions.disconnect(here.service, ending, ANA, TENANT, found.id))
-        query = "select true from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-        await until(here.conn, query, ending.info.backend_pid)
-    assert (await task).status == "revoked"
+        ended = await actions.disconnect(here.service, here.conn, ANA, TENANT, found.id)
+    assert ended.status == "revoked"
+    await here.work()
     (job,) = await here.jobs(found)
     assert job["error"]["code"] == "CANCELLED"
+    assert here.script.of("webhook") == []
 
 
 # -- who may ---------------------------------------------------------------------------------------------

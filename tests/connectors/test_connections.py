@@ -246,6 +246,31 @@ async def test_connecting_again_replaces_the_tokens_and_keeps_what_syncs_have_no
     assert await count(conn) == 1
 
 
+@pytest.mark.parametrize(
+    ("before", "brought", "after"),
+    [
+        ({"external_ids": ["b", "a"]}, {"external_ids": ["a", "c"]}, {"external_ids": ["b", "a", "c"]}),
+        ({"external_ids": ["b"], "hook": 7}, None, {"external_ids": ["b"], "hook": 7}),
+        ({"external_ids": ["b"], "hook": 7}, {"hook": 8}, {"external_ids": ["b"], "hook": 8}),
+        ({"external_ids": ["b"]}, {"external_ids": 3}, {"external_ids": ["b"]}),
+        ({"external_ids": ["b"]}, 3, {"external_ids": ["b"]}),
+        ({"hook": 7}, {"external_ids": ["a"]}, {"external_ids": ["a"], "hook": 7}),
+        (3, {"external_ids": ["a"]}, {"external_ids": ["a"]}),
+        ({"external_ids": []}, {"external_ids": []}, {"external_ids": []}),
+    ],
+)
+async def test_connecting_again_keeps_the_names_that_webhooks_call_the_account_by(
+    conn: Connection, before: Any, brought: Any, after: Any
+) -> None:
+    """C-51, C-65: those that a person has set, and those that the provider tells now."""
+    known: Any = {"tenant_id": ONE, "provider": "github", "external_id": "octo"}
+    await connections.upsert(conn, **known, metadata={"webhook": before})
+    again, made = await connections.upsert(
+        conn, **known, metadata={"login": "octo"} | ({} if brought is None else {"webhook": brought})
+    )
+    assert (made, again.metadata) == (False, {"login": "octo", "webhook": after})
+
+
 @pytest.mark.parametrize("there", [None, "null", "[1]", "7", '"text"'])
 async def test_connecting_again_makes_an_object_of_metadata_that_is_none(
     conn: Connection, there: str | None
@@ -550,20 +575,21 @@ async def test_a_locked_connection_still_lets_rows_refer_to_it(connect: Connect,
     assert await connections.lock(conn, uuid4()) is None
 
 
-async def test_a_shared_lock_lets_others_share_and_makes_a_writer_wait(
+async def test_a_shared_lock_hinders_no_writer_and_keeps_the_connection_from_being_removed(
     connect: Connect, conn: Connection
 ) -> None:
-    """C-49: two deliveries at once, and a finish that waits for both and then sees what they wrote."""
+    """C-49: however many deliveries come, others may write what it says."""
     link = await add(conn)
     second, writer, watcher = await connect(), await connect(), await connect()
     async with conn.transaction():
         assert await connections.lock_shared(conn, link.id) == link
         async with second.transaction():
             assert await connections.lock_shared(second, link.id) == link
-        waiting = asyncio.create_task(connections.lock(writer, link.id))
+        assert await connections.lock(writer, link.id) == link
+        removing = asyncio.create_task(writer.execute("delete from connections where id = %s", (link.id,)))
         await blocked(watcher, writer)
-        assert not waiting.done()
-    assert await waiting == link
+        assert not removing.done()
+    assert (await removing).rowcount == 1
 
 
 async def test_whoever_waited_for_the_lock_reads_what_the_other_has_written(

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from connectors import kit
-from connectors.kit import ACCESS, FAKE, NOON, Stage, Stop, page, signal
+from connectors.kit import ACCESS, FAKE, NOON, REFRESH, Stage, Stop, grant, page, signal
 from holdfast import Settings
 from holdfast.apps.connectors import catalogue, connections, drain
 from holdfast.apps.connectors.connections import Link
@@ -291,6 +292,28 @@ async def test_a_run_whose_time_is_half_over_keeps_what_it_has_and_leaves_the_re
     assert len(await stage.jobs(link)) == 3
 
 
+async def test_a_token_that_takes_too_long_costs_no_delivery_that_was_handled(
+    settings: Settings, conn: Connection
+) -> None:
+    """C-33: the refresh counts into the run's time; the rest is for the follow-up, with the new token."""
+    async with kit.stage(replace(settings, sync_max_run_seconds=2.0), conn) as stage:
+        link = await stage.link()
+        stop = Stop()
+        stage.script.webhooks["d2"] = [Unauthorized(message="401")]
+        stage.script.grants = [stop.then(grant(refresh="rotated-9"))]
+        for name in ("d1", "d2", "d3"):
+            await stage.deliver(link, name)
+        async with stage.working():
+            await until(conn, "select count(*) = 1 from webhook_delivery where processed_at is not null")
+            assert await stage.keys(link) == ["d1"]
+            stop.go()
+            await until(conn, "select not exists (select from webhook_delivery where processed_at is null)")
+        assert stage.script.of("webhook").count("d1") == 1
+        assert await stage.keys(link) == ["d1", "d2", "d3"]
+        assert (await stage.delivery("d2"))["attempts"] == 0
+        assert stage.script.of("refresh") == [REFRESH]
+
+
 async def test_a_rate_limit_in_the_middle_keeps_what_was_done_and_waits_with_the_rest(stage: Stage) -> None:
     """C-42: nothing is handled twice, no start is lost, and the connection's other jobs wait, too."""
     link = await stage.link()
@@ -451,6 +474,25 @@ async def test_a_sync_that_runs_may_have_looked_already_so_the_next_is_pulled_to
         assert timedelta() <= found - now < timedelta(minutes=1)
 
 
+@pytest.mark.parametrize(("state", "pulled"), [("succeeded", True), ("failed", True), ("queued", False)])
+async def test_a_sync_that_has_ended_since_it_was_found_is_not_enough(
+    stage: Stage, state: str, pulled: bool
+) -> None:
+    """C-53: it was the twin a moment ago; the next tick adds another."""
+    link = await stage.link()
+    job = await stage.add(link)
+    await stage.conn.execute("update sync_jobs set status = %s", (state,))
+
+    class Twin:
+        async def enqueue(self, *_: Any) -> Any:
+            return SimpleNamespace(id=job, created=False)
+
+    service = SimpleNamespace(store=Twin(), settings=stage.service.settings)
+    run: Any = SimpleNamespace(service=service, item=lambda *_, **__: None)
+    await drain._want_sync(stage.conn, run, link, NOON)
+    assert (await stage.sync_of(link)).get("next_run_at") == (moment_text(NOON) if pulled else None)
+
+
 # -- what is left behind ---------------------------------------------------------------------------------
 
 
@@ -465,7 +507,7 @@ async def test_the_duty_gives_a_job_to_deliveries_that_waited_for_more_than_a_mi
     for link in (*links, *others):
         await stage.deliver(link, f"d-{link.id}")
     await stage.conn.execute("delete from sync_jobs")
-    duty = drain.duty(stage.app)
+    duty = drain.duty(stage.service)
     assert (duty.name, await duty.run(stage.conn, "leader")) == ("stranded deliveries", 0)
     await stage.conn.execute("update webhook_delivery set received_at = now() - interval '61 s'")
     assert [await duty.run(stage.conn, "leader") for _ in range(2)] == [3, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -113,6 +114,39 @@ def test_a_rate_limit_waits_for_the_hint_and_says_that_it_was_one() -> None:
     facts = {"sync_error": detail, "is_rate_limited": True}
     outcome = failures.outcome(error, COMMON, 1, draw=lambda: 1.0)
     assert outcome == Retry("slow down", after=330.0, code="RATE_LIMITED", facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (float("inf"), 86_400.0),
+        (1e12, 86_400.0),
+        pytest.param(10**400, 86_400.0, id="huge"),
+        (float("nan"), None),
+        (float("-inf"), 0.0),
+        (-3, 0.0),
+        ("soon", None),
+        (True, None),
+        (None, None),
+        (7, 7.0),
+    ],
+)
+def test_a_hint_that_no_json_can_hold_is_told_within_bounds(given: Any, told: float | None) -> None:
+    """C-41: a connector may be anybody's, and its error must be stored whatever it says."""
+    outcome = failures.outcome(RateLimited(message="slow", retry_after_seconds=given), COMMON, 1)
+    assert isinstance(outcome, Retry)
+    assert outcome.facts
+    assert outcome.facts["sync_error"]["retry_after_seconds"] == told
+    json.dumps(outcome.facts, allow_nan=False)
+
+
+async def test_a_run_with_a_hint_that_no_json_can_hold_ends_as_any_other(stage: Stage) -> None:
+    """C-41, C-42."""
+    job = await stage.add(await stage.link())
+    stage.script.syncs = [RateLimited(message="slow", retry_after_seconds=float("inf"))]
+    await stage.work()
+    row = await stage.job(job)
+    assert (row["status"], row["error"]["code"]) == ("queued", "RATE_LIMITED")
 
 
 def test_of_an_error_that_nobody_foresaw_only_its_class_and_place_are_told() -> None:
@@ -305,7 +339,7 @@ async def test_a_limit_of_the_installation_holds_back_every_connection_of_the_pr
     await stage.add(link)
     stage.script.syncs = [RateLimited(message="slow", retry_after_seconds=300.0, shared=True)]
     await stage.work()
-    until = await catalogue.cooldown(stage.conn, FAKE.slug)
+    until = await stage.rest()
     assert until is not None
     held = await stage.add(other)
     await stage.work()

@@ -270,8 +270,6 @@ def test_the_deliveries_that_wait_are_read_from_their_own_index(here: Full) -> N
     """C-49: what a drain takes, whether something is left, and what the duty finds."""
     whose, now = {"connection": connection(10)}, {"now": moment_text(datetime.now(UTC))}
     looks: list[tuple[LiteralString, dict[str, Any]]] = [
-        (sql.PENDING, whose | {"limit": 100}),
-        (sql.LEFT, whose),
         (work_queries.READY, whose | now | {"limit": 100}),
         (work_queries.LEFT, whose | now),
     ]

@@ -16,6 +16,7 @@ import pytest
 
 from connectors.polling import account, keys, pages, signals
 from connectors.provided import check_golden, golden
+from connectors.servers.base import Asked, Reply
 from connectors.servers.github import (
     CLIENT,
     ZERO,
@@ -248,8 +249,10 @@ async def test_the_next_round_begins_where_this_one_began_and_finds_what_is_new_
     assert [one.kind for one in signals(third) if one.kind.startswith(("issue_cr", "pr_"))] == ["pr_review"]
 
 
-async def test_facts_older_than_the_last_round_are_not_told_again(server: GitHubServer) -> None:
-    """C-76: an issue that was changed today was not created today."""
+async def test_facts_of_issues_that_are_older_than_the_last_round_are_not_told_again(
+    server: GitHubServer,
+) -> None:
+    """C-76: an issue that was changed today was not created today; of a pull request all is told again."""
     server.issues = [issue(1, -600, updated_at=at(5)), issue(2, -600, 6, updated_at=at(7))]
     old = pull(9001, -600, -500, merged=True, updated_at=at(8))
     server.issues.append(as_issue(old, 3))
@@ -260,6 +263,8 @@ async def test_facts_older_than_the_last_round_are_not_told_again(server: GitHub
         f"github:issue_closed:2:{at(6)}",
         f"github:issue_updated:1:{at(5)}",
         f"github:issue_updated:2:{at(7)}",
+        f"github:pr_merged:9001:{at(-500)}",
+        f"github:pr_opened:9001:{at(-600)}",
         f"github:pr_updated:9001:{at(8)}",
     ]
 
@@ -575,7 +580,7 @@ async def test_each_kind_has_a_golden_file(server: GitHubServer, file: Path) -> 
         case {"issue": one}:
             polled = facts.polled_issue(one, None)
         case {"pull": one}:
-            polled = facts.polled_pull(one, None)
+            polled = facts.polled_pull(one)
         case {"event": one}:
             polled = facts.polled_event(one)
         case _:
@@ -589,3 +594,36 @@ def test_there_is_a_golden_file_for_everything_that_github_can_mean() -> None:
     named = {kind for kind, _ in (*facts.ISSUES.values(), *facts.PULLS.values())}
     named |= {"pr_closed", "pr_merged", "pr_review", "issue_comment", "code_pushed", "release_published"}
     assert {param.id for param in golden("github")} == named
+
+
+class Moving(GitHubServer):
+    """The older of two pull requests is merged as soon as somebody has read the first page of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repositories = [repository(pushed_at=at(0))]
+        self.put(pull(1, 1), pull(2, 2))
+
+    def put(self, *pulls: object) -> None:
+        self.pulls["octo/hello"] = list(pulls)
+        self.issues = [as_issue(one, one["id"] + 500) for one in pulls]
+
+    def answer(self, request: Asked) -> Reply:
+        reply = super().answer(request)
+        if request.path.endswith("/pulls") and request.query["page"] == "1" and len(self.asked()) < 6:
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            ended = {"state": "closed", "updated_at": now, "closed_at": now, "merged_at": now}
+            self.put({**pull(1, 1), **ended}, pull(2, 2))
+        return reply
+
+
+async def test_a_pull_request_that_changes_while_the_list_is_read_is_not_passed_over() -> None:
+    """C-36, C-76: it jumps from a page that was not read yet to one that was."""
+    with Moving() as server:
+        async with github(server, max_items=9) as connector:  # one pull request on a page
+            first = await pages(connector, ME)
+            second = await pages(connector, ME, first[-1].next_cursor)
+    assert keys(first + second, "pr_opened") == [
+        f"github:pr_opened:1:{at(1)}",
+        f"github:pr_opened:2:{at(2)}",
+    ]

@@ -14,7 +14,7 @@ import pytest
 from conftest import Connect
 from connectors.kit import FAKE, NOON, Stage, Stop, signal, stage
 from holdfast import Settings
-from holdfast.apps.connectors import connections, inbox
+from holdfast.apps.connectors import connections, inbox, listing
 from holdfast.apps.connectors.inbox import BATCH, TRIES, Replayed
 from holdfast.apps.connectors.protocol import Permanent, WebhookResult
 from holdfast.db.pool import Connection
@@ -46,7 +46,7 @@ async def test_a_delivery_is_stored_and_one_job_drains_all_that_come(here: Stage
         assert await here.deliver(link, f"d{number}")
     (job,) = await here.jobs(link)
     assert (job["job_type"], job["status"], job["priority"]) == ("webhook", "queued", 50)
-    assert [one.delivery_id for one in await inbox.pending(here.conn, link.id)] == ["d0", "d1", "d2"]
+    assert [one.delivery_id for one in await here.pending(link)] == ["d0", "d1", "d2"]
 
 
 async def test_a_replayed_delivery_id_is_accepted_and_changes_nothing(here: Stage) -> None:
@@ -188,7 +188,7 @@ async def test_what_postgresql_cannot_store_is_cleaned_and_not_refused(here: Sta
     """C-52: it is signed, and it has come."""
     link = await here.link()
     assert await here.deliver(link, "d", {"a\x00": ["b\x00", "\ud800", 1.5, None]})
-    (stored,) = await inbox.pending(here.conn, link.id)
+    (stored,) = await here.pending(link)
     assert "\x00" not in str(stored.payload)
     assert len(next(iter(stored.payload.values()))) == 4
 
@@ -202,9 +202,9 @@ async def test_a_delivery_at_the_moment_of_finish_is_not_stranded(here: Stage, c
     await here.deliver(link, "first")
     finishing, coming = await connect(), await connect()
     async with finishing.transaction():
-        await connections.lock(finishing, link.id)
+        await inbox.close(finishing, link.id)
         assert await inbox.left(finishing, link.id)
-        (first,) = await inbox.pending(finishing, link.id)
+        (first,) = await here.pending(link, finishing)
         await inbox.processed(finishing, first.key)
         delivering = asyncio.create_task(here.deliver(link, "second", conn=coming))
         await until_waits(here.conn, coming)
@@ -273,7 +273,7 @@ async def test_a_delivery_that_failed_five_times_is_parked(here: Stage) -> None:
     """C-54: processed, with its last error; and a late failure of it is none."""
     link = await here.link()
     await here.deliver(link, "d")
-    (stored,) = await inbox.pending(here.conn, link.id)
+    (stored,) = await here.pending(link)
     for number in range(1, TRIES + 1):
         assert (await here.delivery("d"))["processed_at"] is None
         assert await inbox.failed_once(here.conn, stored.key, {"code": f"E{number}"}) == number
@@ -309,7 +309,7 @@ async def test_a_replay_by_time_means_both_ends_and_only_the_tenants_own(here: S
     await here.conn.execute("update webhook_delivery set processed_at = now()")
     which = {"received_after": NOON + timedelta(minutes=1), "received_before": NOON + timedelta(minutes=3)}
     assert await replay(here, link.tenant_id, **which) == Replayed(deliveries=3)
-    assert [one.delivery_id for one in await inbox.pending(here.conn, link.id)] == ["d1", "d2", "d3"]
+    assert [one.delivery_id for one in await here.pending(link)] == ["d1", "d2", "d3"]
     assert not await inbox.left(here.conn, other.id)
     assert (await replay(here, None, **which)).deliveries == 6
 
@@ -322,7 +322,21 @@ async def test_a_replay_of_many_misses_none(here: Stage) -> None:
     await here.conn.execute("update webhook_delivery set processed_at = now(), attempts = 5, error = '{}'")
     done = await replay(here, link.tenant_id, received_after=NOON)
     assert done == Replayed(deliveries=2 * BATCH + 1)
-    assert len(await inbox.pending(here.conn, link.id, 1000)) == 2 * BATCH + 1
+    assert len(await here.pending(link)) == 2 * BATCH + 1
+
+
+@pytest.mark.parametrize("moment", ["infinity", "-infinity"])
+async def test_deliveries_of_no_time_hide_no_others_and_can_be_replayed(here: Stage, moment: str) -> None:
+    """C-54: by somebody's own SQL; more of them than one batch has."""
+    link = await here.link()
+    for number in range(BATCH + 1):
+        await here.deliver(link, f"d{number:03}")
+    await here.conn.execute("update webhook_delivery set received_at = %s, processed_at = %s", [moment] * 2)
+    await here.conn.execute("delete from sync_jobs")
+    assert (await listing.delivery(here.conn, link.tenant_id, FAKE.slug, "d007")).processed_at
+    assert await replay(here, link.tenant_id) == Replayed(deliveries=BATCH + 1)
+    await here.work()
+    assert len(await here.keys(link)) == BATCH + 1
 
 
 async def test_an_unmatched_delivery_can_be_replayed(here: Stage) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +21,7 @@ from holdfast import Settings
 from holdfast.apps.connectors import connections, oauth
 from holdfast.apps.connectors.oauth import challenge
 from holdfast.apps.connectors.protocol import Permanent, RateLimited, Transient, Unsupported
+from holdfast.apps.connectors.service import Connectors
 from holdfast.db.pool import Connection
 from holdfast.db.settings import ProviderSettings
 from holdfast.errors import InvalidInput, NotFound, NotSupported, ProviderError
@@ -226,6 +229,41 @@ async def test_no_code_is_400_and_the_state_is_used_up(here: House) -> None:
     text = await state(here)
     assert wrong(await back(here, state=text)) == (400, {"error_type": "code_missing"})
     assert wrong(await back(here, state=text, code="c"))[1]["error_type"] == "state_reused"
+
+
+async def test_a_state_is_used_up_also_where_the_provider_cannot_be_connected_any_more(
+    here: House,
+) -> None:
+    """C-64: before anything else is looked at; the settings were taken away meanwhile."""
+    text = await state(here)
+    bare: Any = SimpleNamespace(
+        settings=replace(here.service.settings, providers={}),
+        stores=here.app.stores,
+        database=here.app.database,
+        apps=here.app.apps,
+    )
+    with pytest.raises(NotSupported, match="CLIENT_ID"):
+        await oauth.finish(Connectors.of(bare), "shop", {"state": text, "code": "c"})
+    assert wrong(await back(here, state=text, code="c"))[1]["error_type"] == "state_reused"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [((400, {"error": "invalid_grant"}), 400), ((500, {}), 500), ((429, {}), 429)]
+)
+async def test_a_refused_code_tells_the_status_of_the_provider(
+    settings: Settings, conn: Connection, answer: tuple[int, Any], status: int
+) -> None:
+    """C-67: PROVIDER_ERROR 502 {provider, status}."""
+    with GitHubServer() as server:
+        own = ProviderSettings(
+            client_id=CLIENT[0], client_secret=CLIENT[1], api_url=server.url, auth_url=server.url
+        )
+        async with house(settings, conn, providers={"github": own}) as here:
+            url = await oauth.start(here.service, TENANT, "github")
+            server.fail_next(answer[0], body=answer[1])
+            params = {"state": httpx.URL(url).params["state"], "code": "c"}
+            response = await here.client().get("/api/connectors/callback/github", params=params)
+            assert wrong(response) == (502, {"provider": "github", "status": status})
 
 
 async def test_of_two_callbacks_at_once_one_is_served(here: House) -> None:

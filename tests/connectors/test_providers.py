@@ -139,13 +139,13 @@ async def test_the_limit_of_googles_project_holds_back_all_of_its_accounts(
         server.fail_next(403, body=refused(403, "userRateLimitExceeded"))
         await on.add(link)
         await on.work()
-        assert await catalogue.cooldown(conn, "gmail") is None
+        assert await on.rest("gmail") is None
         assert "cooldown_until" in await on.sync_of(link)
         other = await on.link(provider="gmail", external_id="ben@example.com", access=GOOD)
         server.fail_next(403, body=refused(403, "rateLimitExceeded"))
         await on.add(other)
         await on.work()
-        assert await catalogue.cooldown(conn, "gmail") is not None
+        assert await on.rest("gmail") is not None
 
 
 async def test_what_jira_sends_and_what_a_search_finds_is_stored_once(
@@ -196,3 +196,37 @@ async def test_a_mailbox_of_zoho_is_read_with_its_overlap_and_nothing_twice(
             await on.add(link)
             await on.work()
         assert await kinds(on, link) == ["email_received", "email_received"]
+
+
+async def test_a_full_sync_of_a_mailbox_loses_nothing_that_came_since_the_last(
+    settings: Settings, conn: Connection
+) -> None:
+    """C-38, C-76: a baseline does not replace the cursor that is there."""
+    server = GmailServer()
+    async with at_work(settings, conn, gmail=server) as on:
+        link = await on.link(provider="gmail", external_id=MAILBOX, access=GOOD)
+        await on.add(link)
+        await on.work()
+        server.arrive(message("m1", seconds=5))
+        server.arrive(message("m2", seconds=6))
+        await on.add(link, "full")
+        await on.work()
+        await on.add(link)
+        await on.work()
+        assert await kinds(on, link) == ["email_received", "email_received"]
+
+
+async def test_a_full_sync_of_a_drive_loses_no_change(settings: Settings, conn: Connection) -> None:
+    """C-38: its list tells what is there, and not what has changed since the cursor."""
+    server = DriveServer()
+    async with at_work(settings, conn, google_drive=server) as on:
+        link = await on.link(provider="google_drive", external_id="0918", access=GOOD)
+        server.put(file("old"), 0)
+        await on.add(link)
+        await on.work()
+        server.put(file("old", 0, 600), 600)
+        await on.add(link, "full")
+        await on.work()
+        await on.add(link)
+        await on.work()
+        assert await kinds(on, link) == ["file_created", "file_updated"]

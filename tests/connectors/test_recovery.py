@@ -18,6 +18,7 @@ from connectors import kit
 from connectors.kit import Stage, Stop, page, signal
 from connectors.program import RUNS
 from holdfast import Settings
+from holdfast.apps.connectors import signals
 from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.protocol import WebhookResult
 from holdfast.db.pool import Connection
@@ -314,3 +315,24 @@ async def test_many_workers_run_every_job_once(settings: Settings, conn: Connect
         rows = await stage.rows("select status, attempts, count(*) from sync_jobs group by 1, 2")
         assert rows == [{"status": "succeeded", "attempts": 1, "count": 80}]
         assert len(stage.script.of("sync")) == 80
+
+
+async def test_a_worker_that_is_frozen_while_it_writes_keeps_its_locks_for_seconds_only(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C-33, C-49: it holds the connection's row; deliveries wait for that, and its job is not given back."""
+    seen: list[float] = []
+    store = signals.store
+
+    async def storing(conn: Connection, *arguments: object) -> int:
+        query = "select extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval)"
+        seen.append(float(await one(conn, query)))
+        return await store(conn, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(signals, "store", storing)
+    link = await stage.link()
+    stage.script.syncs = [kit.page("a", cursor="c1")]
+    await stage.add(link)
+    await stage.work()
+    assert await stage.keys(link) == ["a"]
+    assert max(seen) <= 15

@@ -65,7 +65,7 @@ def test_a_provider_that_nobody_knows_is_not_found(settings: Settings) -> None:
     assert isinstance(service.provider("gmail"), Provider)
 
 
-async def test_the_app_has_a_handler_for_each_type_and_four_duties(stage: Stage) -> None:
+async def test_the_app_has_a_handler_for_each_type_and_five_duties(stage: Stage) -> None:
     """C-21, C-33, C-49, C-58, C-78."""
     found = work(stage.app)
     assert {(one.ledger, one.kind) for one in found.handlers} == {
@@ -79,6 +79,7 @@ async def test_the_app_has_a_handler_for_each_type_and_four_duties(stage: Stage)
     assert {one.name for one in found.duties} == {
         "schedule",
         "refresh tokens",
+        "settle refreshes",
         "retain connectors",
         "stranded deliveries",
     }

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import psycopg
@@ -28,6 +28,7 @@ from holdfast.db.pool import Connection
 from holdfast.errors import DatabaseAuthError, DatabaseUnavailable, SchemaOutdated
 from runtime.support import until_true
 
+Profile = Literal["local", "test", "dev", "prod"]
 URL = "/api/connectors"
 NOT_THE_WORKERS = {"holdfast pool", "holdfast test"}
 OPEN = "select application_name from pg_stat_activity where datname = current_database()"
@@ -148,24 +149,24 @@ async def test_the_pool_never_has_more_connections_than_the_settings_allow(
         assert all(name in fixed or name.startswith("holdfast duty ") for name in beside), beside
 
 
-@pytest.mark.parametrize("path", ["connections", "jobs", "signals", "deliveries"])
-async def test_a_request_that_gets_no_connection_in_time_is_503(
-    settings: Settings, conn: Connection, path: str
-) -> None:
+async def test_a_request_that_gets_no_connection_in_time_is_503(settings: Settings, conn: Connection) -> None:
     """C-1, C-71: after HOLDFAST_DB_ACQUIRE_TIMEOUT_SECONDS, and not for ever; then it answers again."""
-    scarce = replace(settings, db_max_connections=2, db_acquire_timeout_seconds=0.3)
-    async with house(scarce, conn) as here:
+    paths = [f"{URL}/{name}" for name in ("connections", "jobs", "signals", "deliveries")]
+    async with house(replace(settings, db_max_connections=2, db_acquire_timeout_seconds=1.5), conn) as here:
         pool, client = here.app.database.pool, here.client("tenant")
         async with pools.acquire(pool), pools.acquire(pool):
             began = time.monotonic()
-            answer = await client.get(f"{URL}/{path}")
-            assert 0.3 <= time.monotonic() - began < 10
-            assert (answer.status_code, answer.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
-            assert "HOLDFAST_DB_MAX_CONNECTIONS" in answer.json()["detail"]
-            with pytest.raises(DatabaseUnavailable, match=r"free within 0\.3 seconds.*all 2 connections"):
+            answers = await asyncio.gather(*map(client.get, paths))
+            assert 1.5 <= time.monotonic() - began < 15
+            for answer in answers:
+                assert (answer.status_code, answer.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
+                assert "within 1.5 seconds" in answer.json()["detail"]
+                assert "all 2 connections are in use" in answer.json()["detail"]
+            with pytest.raises(DatabaseUnavailable, match="HOLDFAST_DB_MAX_CONNECTIONS"):
                 async with here.app.database.connection():
                     pytest.fail("nothing was free")
-        assert (await client.get(f"{URL}/{path}")).status_code == 200
+        for path in paths:
+            assert (await client.get(path)).status_code == 200
 
 
 def test_ten_connections_and_five_seconds_if_nothing_is_said() -> None:
@@ -234,8 +235,7 @@ async def test_a_fault_that_passes_during_the_start_does_not_stop_it(
 ) -> None:
     """C-2: a server that is full now is asked again after 100, 200, 400 and 800 ms, and lets it in then."""
     with psycopg.connect(database_url, autocommit=True) as admin:
-        admin.execute("create role crowded login superuser password 'crowded' connection limit 0")
-        admin.execute("alter role crowded nosuperuser")
+        admin.execute("create role crowded login password 'crowded' connection limit 0")
         admin.execute("grant pg_read_all_data to crowded")
         waits: list[float] = []
 
@@ -250,11 +250,10 @@ async def test_a_fault_that_passes_during_the_start_does_not_stop_it(
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(pools.asyncio, "sleep", wait)
-                first = await pools.connect(settings, url, purpose="test")
-            assert waits == [0.1, 0.2, 0.4, 0.8]
-            await first.close()
-            async with Holdfast(settings) as app, app.database.connection() as conn:
-                assert conn.info.user == "crowded"
+                async with Holdfast(settings) as app:
+                    assert waits == [0.1, 0.2, 0.4, 0.8]
+                    async with app.database.connection() as conn:
+                        assert conn.info.user == "crowded"
         finally:
             ended = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = 'crowded'"
             admin.execute(ended)
@@ -267,14 +266,14 @@ async def test_a_fault_that_passes_during_the_start_does_not_stop_it(
 
 @pytest.mark.parametrize("profile", ["local", "test"])
 async def test_the_local_profile_migrates_an_empty_database_at_start(
-    empty_database_url: str, profile: str
+    empty_database_url: str, profile: Profile
 ) -> None:
     """C-4, scenario: all pending migrations, and then it works."""
     assert migrate.current(empty_database_url) is None
     settings = Settings(database_url=empty_database_url, profile=profile, crypto_key=kit.KEY)
     async with Holdfast(settings) as app:
         assert migrate.current(empty_database_url) == migrate.head()
-        assert migrate.pending(empty_database_url) == []
+        assert not migrate.pending(empty_database_url)
         async with app.database.connection() as conn:
             found = await (await conn.execute("select slug from providers order by 1")).fetchall()
         assert len(found) == 8
@@ -315,7 +314,7 @@ async def test_migrating_again_at_head_changes_neither_schema_nor_data(
 @pytest.mark.parametrize("revision", [None, "0003"])
 @pytest.mark.parametrize("profile", ["dev", "prod"])
 async def test_elsewhere_an_old_schema_stops_the_start_and_is_left_as_it_is(
-    empty_database_url: str, profile: str, revision: str | None
+    empty_database_url: str, profile: Profile, revision: str | None
 ) -> None:
     """C-4, C-5: nothing is migrated and nothing claimed; the sentence says what to run, and then it starts.
 
@@ -334,7 +333,7 @@ async def test_elsewhere_an_old_schema_stops_the_start_and_is_left_as_it_is(
     assert everything(empty_database_url) == rows
     migrate.upgrade(empty_database_url)
     async with app:
-        assert migrate.pending(empty_database_url) == []
+        assert not migrate.pending(empty_database_url)
 
 
 # -- health ----------------------------------------------------------------------------------------------
@@ -362,9 +361,9 @@ async def test_health_is_a_word_for_everybody(settings: Settings, conn: Connecti
 @pytest.mark.usefixtures("_asked_each_time")
 @pytest.mark.parametrize("profile", ["test", "prod"])
 async def test_a_running_service_is_not_ready_while_its_schema_is_old(
-    settings: Settings, conn: Connection, profile: str
+    settings: Settings, conn: Connection, profile: Profile
 ) -> None:
-    """C-5, C-71: 503 until head is reached, and the detail names both revisions; it is alive all the while."""
+    """C-5, C-71: 503 until head is reached, and the detail names both revisions; it is alive meanwhile."""
     async with house(replace(settings, profile=profile), conn) as here:
         client = here.client()
         head = migrate.head()
@@ -389,14 +388,16 @@ async def test_a_running_service_whose_tables_are_gone_says_that_it_is_not_ready
     """C-5: a route that needs a table of an old schema is 503, and no error of ours."""
     migrate.upgrade(empty_database_url)
     there = replace(settings, database_url=empty_database_url, api_rate=100_000)
-    async with await pools.connect(there, empty_database_url, purpose="test") as conn:
-        async with house(there, conn) as here:
-            client = here.client("tenant")
-            assert (await client.get(f"{URL}/connections")).status_code == 200
-            await asyncio.to_thread(migrate.downgrade, empty_database_url, "0003")
-            answer = await client.get(f"{URL}/connections")
-            assert (answer.status_code, answer.json()["code"]) == (503, "NOT_READY")
-            assert (await client.get("/readyz")).status_code == 503
+    async with (
+        await pools.connect(there, empty_database_url, purpose="test") as conn,
+        house(there, conn) as here,
+    ):
+        client = here.client("tenant")
+        assert (await client.get(f"{URL}/connections")).status_code == 200
+        await asyncio.to_thread(migrate.downgrade, empty_database_url, "0003")
+        answer = await client.get(f"{URL}/connections")
+        assert (answer.status_code, answer.json()["code"]) == (503, "NOT_READY")
+        assert (await client.get("/readyz")).status_code == 503
 
 
 @pytest.mark.usefixtures("_asked_each_time")

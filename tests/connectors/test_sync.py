@@ -360,3 +360,17 @@ async def test_what_no_column_can_take_fails_the_run_and_not_the_worker(stage: S
     assert (row["status"], row["error"]["sync_error"]["type"]) == ("queued", "unexpected")
     assert await stage.keys(link) == []
     assert (await stage.job(after))["status"] == "succeeded"
+
+
+async def test_single_flight_takes_nothing_but_a_number_for_the_fence_of_a_claim(
+    settings: Settings, conn: Connection
+) -> None:
+    """C-32: to Python, true is 1, which is the fence of most claims; anybody may write there."""
+    async with kit.stage(replace(settings, sync_single_flight=True), conn) as stage:
+        link = await stage.link()
+        running = await stage.add(link, "full")
+        await conn.execute("update sync_jobs set status = 'running', fence = 1, started_at = now()")
+        await connections.merge_sync(conn, link.id, {"flight": {"job": str(running), "fence": True}})
+        job = await stage.add(link)
+        await stage.work()
+        assert (await stage.job(job))["status"] == "succeeded"

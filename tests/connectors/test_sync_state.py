@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from holdfast.apps.connectors import sync_state
 from holdfast.apps.connectors.sync_state import SyncState, checked_interval, moment_text, read, read_moment
-from holdfast.db.settings import Settings
-from holdfast.errors import InvalidInput
+from holdfast.db.settings import Settings, load
+from holdfast.errors import InvalidInput, SettingsError
 
 SETTINGS = Settings()
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -217,3 +217,16 @@ def test_an_override_of_7200_with_a_limit_of_3600_reads_as_900() -> None:
 
 def test_the_examples_of_the_module_are_true() -> None:
     assert doctest.testmod(sync_state).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "right"), [("59", False), ("60", True), ("604800", True), ("604801", False)]
+)
+def test_the_longest_interval_lies_between_a_minute_and_a_week(text: str, right: bool) -> None:
+    """Section 2.3: 60..604800."""
+    variables = {"HOLDFAST_SYNC_MAX_INTERVAL_SECONDS": text, "HOLDFAST_SYNC_DEFAULT_INTERVAL_SECONDS": "60"}
+    if right:
+        assert load(variables, dotenv=None).sync_max_interval_seconds == int(text)
+    else:
+        with pytest.raises(SettingsError, match="HOLDFAST_SYNC_MAX_INTERVAL_SECONDS must be a whole number"):
+            load(variables, dotenv=None)

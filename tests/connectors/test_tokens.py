@@ -24,7 +24,9 @@ from holdfast.apps.connectors.protocol import (
     Unauthorized,
     Unsupported,
 )
+from holdfast.apps.connectors.service import Connectors
 from holdfast.db.pool import Connection
+from holdfast.db.settings import ProviderSettings
 from runtime.support import PATIENCE, until
 
 NEW = "new-" + ACCESS
@@ -58,7 +60,7 @@ async def test_a_token_with_less_than_a_minute_left_is_refreshed_before_it_is_us
     for left, asked in ((61.0, False), (59.0, True), (-5.0, True), (None, False)):
         link = await stage.link(expires_in=left)
         stage.script.calls.clear()
-        account = await tokens.account(stage.service, link)
+        account = await stage.account(link)
         assert account.access_token == (NEW if asked else ACCESS)
         assert stage.script.of("refresh") == ([REFRESH] if asked else [])
 
@@ -66,14 +68,14 @@ async def test_a_token_with_less_than_a_minute_left_is_refreshed_before_it_is_us
 async def test_a_token_that_ends_soon_and_cannot_be_refreshed_is_used_as_it_is(stage: Stage) -> None:
     """C-58, C-60: without a refresh token; the provider will say what it thinks of it."""
     link = await stage.link(expires_in=5, refresh=None)
-    assert (await tokens.account(stage.service, link)).access_token == ACCESS
+    assert (await stage.account(link)).access_token == ACCESS
     assert stage.script.calls == []
 
 
 async def test_a_connection_without_tokens_is_an_account_without_one(stage: Stage) -> None:
     """C-35: webhook-only providers have none."""
     link = await stage.link(access=None, refresh=None, expires_in=None, display_name="Ada", scopes=["read"])
-    account = await tokens.account(stage.service, link)
+    account = await stage.account(link)
     assert account == Account(
         id=link.id,
         tenant_id=link.tenant_id,
@@ -119,9 +121,9 @@ async def test_two_processes_refresh_one_connection_once(settings: Settings, con
     async with kit.stage(settings, conn, script) as one, kit.stage(settings, conn, script) as two:
         link = await one.link(expires_in=5)
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(tokens.account(one.service, link))
+            first = group.create_task(one.account(link))
             await stop.reached()
-            second = group.create_task(tokens.account(two.service, link))
+            second = group.create_task(two.account(link))
             await until(conn, WAITS)
             stop.go()
         assert (first.result().access_token, second.result().access_token) == (NEW, NEW)
@@ -134,7 +136,7 @@ async def test_no_row_is_locked_while_a_token_is_refreshed(stage: Stage) -> None
     stop = Stop()
     stage.script.grants = [stop.then(grant())]
     async with asyncio.TaskGroup() as group:
-        group.create_task(tokens.account(stage.service, link))
+        group.create_task(stage.account(link))
         await stop.reached()
         async with stage.conn.transaction():
             await stage.conn.execute("set local lock_timeout = '1s'")
@@ -149,7 +151,7 @@ async def test_an_account_that_is_connected_anew_during_a_refresh_keeps_its_new_
     stop = Stop()
     stage.script.grants = [stop.then(grant())]
     async with asyncio.TaskGroup() as group:
-        asked = group.create_task(tokens.account(stage.service, link))
+        asked = group.create_task(stage.account(link))
         await stop.reached()
         sealed = stage.service.keyring.seal("by-a-person", **scope)
         await connections.update_tokens_status(stage.conn, link.id, access=sealed.data, expires_at=None)
@@ -164,7 +166,7 @@ async def test_a_refusal_that_comes_after_the_account_was_connected_anew_spoils_
     scope = {"tenant_id": link.tenant_id, "provider": link.provider, "external_id": link.external_id}
     stop = Stop()
     stage.script.grants = [stop.then(Permanent(message="invalid_grant"))]
-    asked = asyncio.create_task(tokens.account(stage.service, link))
+    asked = asyncio.create_task(stage.account(link))
     await stop.reached()
     sealed = stage.service.keyring.seal("by-a-person", **scope)
     await connections.update_tokens_status(stage.conn, link.id, access=sealed.data)
@@ -192,7 +194,7 @@ async def test_after_a_refresh_both_tokens_are_sealed_by_the_key_that_the_row_na
         link = await old.link(expires_in=5)
     newer = replace(settings, crypto_key=OTHER_KEY, crypto_old_keys=(KEY,))
     async with kit.stage(newer, conn) as both:
-        await tokens.account(both.service, link)
+        await both.account(link)
         assert (await both.now(link)).key_id == both.service.keyring.current_id != link.key_id
     async with kit.stage(replace(settings, crypto_key=OTHER_KEY), conn) as new:
         assert await tokens_of(new, link) == (NEW, REFRESH)
@@ -205,29 +207,108 @@ async def test_a_run_that_is_stopped_in_the_middle_of_a_refresh_still_writes_the
     link = await stage.link(expires_in=5)
     stop = Stop()
     stage.script.grants = [stop.then(grant(refresh="rotated-9"))]
-    asked = asyncio.create_task(tokens.account(stage.service, link))
+    asked = asyncio.create_task(stage.account(link))
     await stop.reached()
     asked.cancel()
-    stop.go()
     with pytest.raises(asyncio.CancelledError):
         await asked
+    stop.go()
+    assert await tokens.settle(PATIENCE) == 1
+    assert await tokens_of(stage, link) == (NEW, "rotated-9")
+    assert await tokens.settle() == 0
+
+
+async def test_a_refresh_whose_run_is_gone_has_the_worker_wait_for_it_at_its_end(stage: Stage) -> None:
+    """C-60: the duty is done in another loop than the refresh, and comes to its end after that."""
+    link = await stage.link(expires_in=5)
+    stop = Stop()
+    stage.script.grants = [stop.then(grant(refresh="rotated-9"))]
+    asked = asyncio.create_task(stage.account(link))
+    await stop.reached()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    duty = tokens.last_duty()
+    assert (duty.by_all, duty.at_the_end) == (True, True)
+    nobody: Any = None
+    ending = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(duty.run(nobody, "worker"))))
+    stop.go()
+    assert await ending == 1
     assert await tokens_of(stage, link) == (NEW, "rotated-9")
 
 
-async def test_a_refresh_that_never_answers_is_given_up_soon_after_its_run_was_stopped(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+async def test_a_provider_that_never_answers_to_a_refresh_is_given_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C-33: a stop must not wait for ever; the lock is free again."""
-    monkeypatch.setattr(tokens, "GRACE", 0.05)
+    """C-33, C-59: a connector may be anybody's; also when its run is gone. The lock is free again."""
+    monkeypatch.setattr(tokens, "LONGEST", 0.05)
     link = await stage.link(expires_in=5)
     stop = Stop()
-    stage.script.grants = [stop.then(grant()), grant()]
-    asked = asyncio.create_task(tokens.account(stage.service, link))
+    stage.script.grants = [Stop().then(grant()), stop.then(grant()), grant()]
+    with pytest.raises(Transient, match="took too long"):
+        await stage.account(link)
+    asked = asyncio.create_task(stage.account(link))
     await stop.reached()
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
-    assert (await tokens.account(stage.service, link)).access_token == NEW
+    assert await tokens.settle(PATIENCE) == 1
+    assert f"connection {link.id}: its token could not be refreshed: Fake took too long" in caplog.text
+    monkeypatch.undo()
+    assert (await stage.account(link)).access_token == NEW
+
+
+@pytest.mark.parametrize("how", ["ended", "idle"])
+async def test_new_tokens_are_written_also_when_the_connection_to_the_database_is_gone_by_then(
+    settings: Settings, conn: Connection, how: str
+) -> None:
+    """C-60: it sat idle while the provider was asked; a rotated token would be lost for good."""
+    idle = settings.db_idle_in_transaction_seconds if how == "ended" else 0.05
+    gone = "select count(*) = 0 from pg_stat_activity where application_name = 'holdfast token refresh'"
+    end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name like %s"
+
+    async def breaks(_: str) -> Any:
+        if how == "ended":
+            await conn.execute(end, ("holdfast token refresh",))
+        await until(conn, gone)
+        return grant(refresh="rotated-9")
+
+    async with kit.stage(replace(settings, db_idle_in_transaction_seconds=idle), conn) as stage:
+        link = await stage.link(expires_in=5)
+        stage.script.grants = [breaks]
+        assert (await stage.account(link)).access_token == NEW
+        assert await tokens_of(stage, link) == (NEW, "rotated-9")
+        assert stage.script.of("refresh") == [REFRESH]
+
+
+@pytest.mark.parametrize(
+    "nonsense", [10**20, -5, 0, float("inf"), float("nan"), "3600", True], ids=lambda given: str(given)
+)
+async def test_a_life_that_cannot_be_is_none_and_costs_no_token(stage: Stage, nonsense: Any) -> None:
+    """C-60, C-65: the tokens are kept, and their end is unknown."""
+    link = await stage.link(expires_in=5)
+    stage.script.grants = [grant(refresh="rotated-9", expires_in=nonsense)]
+    assert (await stage.account(link)).access_token == NEW
+    assert (await stage.now(link)).expires_at is None
+    assert await tokens_of(stage, link) == (NEW, "rotated-9")
+
+
+async def test_whether_a_token_ends_soon_is_judged_by_the_clock_of_the_database(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C-58: a worker whose clock is wrong neither refreshes what is good nor uses what has ended."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(days=1)
+
+    monkeypatch.setattr(tokens, "datetime", Ahead)
+    link = await stage.link(expires_in=3600)
+    await stage.add(link)
+    await stage.work()
+    assert stage.script.tokens("sync") == [ACCESS]
+    assert stage.script.of("refresh") == []
 
 
 # -- refusals --------------------------------------------------------------------------------------------
@@ -251,7 +332,7 @@ async def test_what_the_provider_says_to_a_refresh_decides(
     link = await stage.link(expires_in=5)
     stage.script.grants = [error]
     with pytest.raises(type(error)):
-        await tokens.account(stage.service, link)
+        await stage.account(link)
     assert (await stage.now(link)).status == status
     assert await tokens_of(stage, link) == (ACCESS, REFRESH)
 
@@ -368,14 +449,35 @@ async def test_no_token_is_seen_in_a_log_a_row_or_a_repr(
     job = await stage.add(link)
     with caplog.at_level(logging.DEBUG):
         await stage.work()
-        account = await tokens.account(stage.service, await stage.now(link))
+        account = await stage.account(await stage.now(link))
         ending = await stage.link(expires_in=5)
-        await tokens.duty(stage.app).run(stage.conn, "leader")
+        await tokens.duty(stage.service).run(stage.conn, "leader")
     assert (await stage.job(job))["error"]["message"] == "sent ***, then ***"
     assert f"connection {ending.id}: its token could not be refreshed: sent ***" in caplog.text
     told = [caplog.text, repr(account), repr(link), repr(stage.service), await stage.everything()]
     for secret in (NEW, ACCESS, REFRESH):
         assert not any(secret in text for text in told)
+
+
+async def test_a_worker_that_does_not_know_our_application_spoils_no_connection(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C-43: HOLDFAST_OAUTH_FAKE_CLIENT_ID is missing here; another worker may have it."""
+    link = await stage.link(expires_in=5)
+    kind = stage.service.kind(FAKE.slug)
+
+    def refuses(_: str) -> Any:
+        nothing: Any = None
+        return kind(nothing, ProviderSettings()).client()
+
+    stage.script.grants = [refuses, refuses]
+    job = await stage.add(link)
+    await stage.work()
+    row = await stage.job(job)
+    assert (row["status"], row["error"]["code"]) == ("queued", "NOT_SET_UP")
+    assert "HOLDFAST_OAUTH_FAKE_CLIENT_ID" in row["error"]["message"]
+    assert await tokens.duty(stage.service).run(stage.conn, "leader") == 0
+    assert (await stage.now(link)).status == "active"
 
 
 # -- the duty --------------------------------------------------------------------------------------------
@@ -391,7 +493,7 @@ async def test_the_duty_refreshes_what_ends_soon_of_active_connections_and_nothi
         await stage.link(expires_in=5, status="paused"),
         await stage.link(expires_in=5, status="error"),
     ]
-    duty = tokens.duty(stage.app)
+    duty = tokens.duty(stage.service)
     assert (duty.name, await duty.run(stage.conn, "leader")) == ("refresh tokens", 2)
     for link in (soon, ended):
         assert (await tokens_of(stage, link))[0] == NEW
@@ -405,7 +507,7 @@ async def test_one_token_that_cannot_be_refreshed_does_not_keep_the_duty_from_th
     """C-58, C-59."""
     links = [await stage.link(expires_in=5 + n) for n in range(4)]
     stage.script.grants = [Permanent(message="revoked"), KeyError("secret thing"), Transient(message="down")]
-    assert await tokens.duty(stage.app).run(stage.conn, "leader") == 1
+    assert await tokens.duty(stage.service).run(stage.conn, "leader") == 1
     states = [(await stage.now(link)).status for link in links]
     assert sorted(states) == ["active", "active", "active", "error"]
     assert "secret thing" not in caplog.text
@@ -428,7 +530,7 @@ async def test_the_duty_refreshes_some_at_once_and_no_more(settings: Settings, c
 
         stage.script.grants = [step] * 6
         async with asyncio.timeout(PATIENCE):
-            assert await tokens.duty(stage.app).run(conn, "leader") == 6
+            assert await tokens.duty(stage.service).run(conn, "leader") == 6
         assert most == 3
         assert len(stage.script.of("refresh")) == 6
 
@@ -441,7 +543,7 @@ async def test_the_duty_looks_on_behind_those_that_fail(
     for n in range(5):
         await stage.link(expires_in=n)
     stage.script.grants = [Transient(message="down")] * 4
-    assert await tokens.duty(stage.app).run(stage.conn, "leader") == 1
+    assert await tokens.duty(stage.service).run(stage.conn, "leader") == 1
     assert len(stage.script.of("refresh")) == 5
 
 
@@ -450,7 +552,7 @@ async def test_the_duty_waits_while_the_provider_wants_no_calls(stage: Stage) ->
     await stage.link(expires_in=5)
     later = datetime.now(UTC) + timedelta(minutes=5)
     await stage.conn.execute("update providers set cooldown_until = %s", (later,))
-    assert await tokens.duty(stage.app).run(stage.conn, "leader") == 0
+    assert await tokens.duty(stage.service).run(stage.conn, "leader") == 0
 
 
 def test_the_duty_comes_an_hour_apart_give_or_take_a_tenth(settings: Settings) -> None:
@@ -464,7 +566,10 @@ def test_the_duty_comes_an_hour_apart_give_or_take_a_tenth(settings: Settings) -
         def __init__(self, settings: Settings) -> None:
             self.settings = settings
 
-    ground: Any = Ground(replace(settings, crypto_key=KEY))
-    assert tokens.duty(ground, draw=lambda: 0.0).every == pytest.approx(3240)
-    assert tokens.duty(ground, draw=lambda: 1.0).every == pytest.approx(3960)
-    assert tokens.duty(Ground(replace(ground.settings, token_refresh_jitter=1.0)), lambda: 0.0).every >= 1
+    def every(drawn: float, settings: Settings) -> float:
+        ground: Any = Ground(replace(settings, crypto_key=KEY))
+        return tokens.duty(Connectors.of(ground), draw=lambda: drawn).every
+
+    assert every(0.0, settings) == pytest.approx(3240)
+    assert every(1.0, settings) == pytest.approx(3960)
+    assert every(0.0, replace(settings, token_refresh_jitter=1.0)) >= 1

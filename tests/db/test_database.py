@@ -29,6 +29,7 @@ def settings(empty_database_url: str) -> Settings:
 
 
 async def test_a_url_is_opened_and_gives_pooled_and_own_connections(settings: Settings):
+    """C-1"""
     async with open_database(settings) as database:
         async with database.connection() as pooled, await database.connect("heartbeat") as own:
             assert pooled.autocommit
@@ -39,7 +40,7 @@ async def test_a_url_is_opened_and_gives_pooled_and_own_connections(settings: Se
 
 
 async def test_without_a_url_the_embedded_server_is_used(postgres: str):
-    """The run's own server, found by its home: no URL is given."""
+    """C-6: the run's own server, found by its home: no URL is given."""
     settings = Settings(home=Path(os.environ["_HOLDFAST_TEST_HOME"]))
     async with open_database(settings) as database, database.connection() as connection:
         assert database.url == postgres

@@ -113,11 +113,13 @@ def test_up_and_down_and_up_again_gives_the_same_schema(empty_database_url: str)
 
 
 def test_a_second_upgrade_writes_nothing_and_runs_no_ddl(empty_database_url: str) -> None:
+    """C-4: it may do neither here, since its transactions are read-only."""
     migrate.upgrade(empty_database_url, schema="cell_7")
     migrate.upgrade(make_conninfo(empty_database_url, options=READ_ONLY), schema="cell_7")
 
 
 def test_eight_processes_starting_at_once_all_start_on_one_schema(empty_database_url: str) -> None:
+    """C-4"""
     program = "import sys; from holdfast.db import migrate; migrate.upgrade(sys.argv[1])"
     command = [sys.executable, "-c", program, empty_database_url]
     assert at_once(empty_database_url, [command] * 8) == [("", 0)] * 8

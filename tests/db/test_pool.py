@@ -118,6 +118,7 @@ async def test_behind_a_transaction_pooler_nothing_relies_on_the_session(
 async def test_wrong_credentials_stop_at_once_and_name_the_user_but_not_the_password(
     settings: Settings, empty_database_url: str
 ):
+    """C-3: 28P01; for which user, on which host, and what to check."""
     password = psycopg.conninfo.conninfo_to_dict(empty_database_url)["password"]
     url = empty_database_url.replace(f"holdfast:{password}@", "ada:letmein@")
     told = await refusal(settings, url)
@@ -130,6 +131,7 @@ async def test_wrong_credentials_stop_at_once_and_name_the_user_but_not_the_pass
 async def test_a_missing_password_stops_at_once(
     settings: Settings, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
+    """C-3"""
     monkeypatch.setenv("PGPASSFILE", "/nonexistent")
     password = psycopg.conninfo.conninfo_to_dict(empty_database_url)["password"]
     assert "authentication failed" in await refusal(
@@ -138,12 +140,14 @@ async def test_a_missing_password_stops_at_once(
 
 
 async def test_an_unknown_database_stops_at_once_with_its_name(settings: Settings, postgres: str):
+    """C-3: 3D000."""
     told = await refusal(settings, postgres.replace("@/holdfast?", "@/nowhere?"))
     assert "there is no database nowhere" in told
     assert "HOLDFAST_DATABASE_URL" in told
 
 
 async def test_a_pool_tells_the_same_at_its_opening(settings: Settings, postgres: str):
+    """C-3: no pool goes on trying in the background."""
     with pytest.raises(DatabaseAuthError, match="there is no database nowhere"):
         await pool.open_pool(settings, postgres.replace("@/holdfast?", "@/nowhere?"))
 
@@ -151,6 +155,7 @@ async def test_a_pool_tells_the_same_at_its_opening(settings: Settings, postgres
 async def test_a_fault_that_may_pass_is_tried_five_times_with_growing_waits(
     settings: Settings,
 ):
+    """C-2: after 100, 200, 400 and 800 ms."""
     tries: list[float] = []
     clock = asyncio.get_running_loop().time
 
@@ -179,12 +184,14 @@ async def test_a_fault_that_may_pass_is_tried_five_times_with_growing_waits(
 async def test_a_refused_port_and_a_missing_socket_are_tried_again_and_then_told(
     settings: Settings, url: str
 ):
+    """C-2"""
     with pytest.raises(DatabaseUnavailable, match="cannot be reached") as caught:
         await pool.connect(settings, url, purpose="test", waits=(0.01, 0.01))
     assert "letmein" not in str(caught.value)
 
 
 async def test_too_many_connections_is_a_fault_that_passes(settings: Settings, empty_database_url: str):
+    """C-2"""
     with psycopg.connect(empty_database_url, autocommit=True) as admin:
         admin.execute("create role crowd login password 'crowd' connection limit 1")
         try:
@@ -201,6 +208,7 @@ async def test_too_many_connections_is_a_fault_that_passes(settings: Settings, e
 
 
 async def test_a_pool_with_nothing_free_says_so_in_time(small_pool: pool.Pool):
+    """C-1: HOLDFAST_DB_ACQUIRE_TIMEOUT_SECONDS and HOLDFAST_DB_MAX_CONNECTIONS."""
     async with pool.acquire(small_pool), pool.acquire(small_pool):
         with pytest.raises(DatabaseUnavailable, match=r"free within 0\.2 seconds.*all 2 connections"):
             async with pool.acquire(small_pool):

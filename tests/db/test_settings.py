@@ -87,6 +87,7 @@ def test_the_profile_has_two_spellings():
 
 
 def test_of_two_spellings_ours_wins_and_a_difference_is_a_warning_without_values():
+    """C-6, section 2.3"""
     same = load({"HOLDFAST_DATABASE_URL": URL, "DATABASE_URL": URL}, dotenv=None)
     other = load({"HOLDFAST_DATABASE_URL": URL, "DATABASE_URL": "postgresql://b:hidden@c/d"}, dotenv=None)
     assert (same.database_url, same.warnings) == (URL, ())
@@ -114,12 +115,14 @@ def test_a_url_may_name_its_scheme_in_three_ways(scheme: str):
     ],
 )
 def test_a_wrong_url_is_refused_and_its_password_not_shown(url: str):
+    """C-6"""
     (problem,) = problems_of(HOLDFAST_DATABASE_URL=url)
     assert problem.startswith("HOLDFAST_DATABASE_URL ")
     assert "sec" not in problem.replace("special", "")
 
 
 def test_set_but_empty_is_an_error():
+    """C-6"""
     assert problems_of(HOLDFAST_DATABASE_URL=" ", HOLDFAST_HOME="") == (
         "HOLDFAST_DATABASE_URL is set but empty: unset it or fill it",
         "HOLDFAST_HOME is set but empty: unset it or fill it",
@@ -141,6 +144,7 @@ def test_a_duration_that_is_none_is_refused(text: str):
 
 
 def test_all_problems_come_in_one_error_each_with_what_would_be_right():
+    """C-6"""
     problems = problems_of(
         HOLDFAST_DB_MAX_CONNECTIONS="1",
         HOLDFAST_CONCURRENCY="many",
@@ -256,6 +260,7 @@ def test_what_belongs_to_one_provider_is_read_by_its_name():
 
 
 def test_wrong_settings_of_connections_are_told_together():
+    """C-6, C-18, section 4: also what contradicts another setting."""
     with pytest.raises(SettingsError) as caught:
         load(
             {

@@ -105,7 +105,7 @@ picked as materialized (
 ),
 moved as (
     update "sync_jobs" as t
-    set "status" = 'running', "worker_id" = %(owner)s, "fence" = t."fence" + 1, "retry_after" = null, "started_at" = m.now, "finished_at" = null, "updated_at" = m.now, "attempts" = t."attempts" + 1
+    set "status" = 'running', "worker_id" = %(owner)s, "fence" = t."fence" + 1, "retry_after" = null, "started_at" = m.now, "finished_at" = null, "updated_at" = m.now, "attempts" = least(t."attempts", 2147483646) + 1
     from picked as m
     where t."id" = m.key
     returning t."id", t."job_type", t."cursor", t."status", t."worker_id", t."fence", t."attempts", t."max_attempts", t."tenant_id"

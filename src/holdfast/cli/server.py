@@ -67,6 +67,14 @@ def is_loopback(bound: socket.socket) -> bool:
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
 
 
+def _without_query(line: logging.LogRecord) -> bool:
+    """What stands behind the question mark may be a secret, like the code of an authorisation."""
+    if isinstance(line.args, tuple) and len(line.args) == 5:
+        client, method, target, version, status = line.args
+        line.args = (client, method, str(target).partition("?")[0], version, status)
+    return True
+
+
 class Server(uvicorn.Server):
     """One server on one socket. Signals are not its business: whoever runs it calls `stop`."""
 
@@ -74,6 +82,7 @@ class Server(uvicorn.Server):
         self.ending = Ending(app.web())
         self.bound = bound
         chatty = logging.getLogger().isEnabledFor(logging.DEBUG)
+        logging.getLogger("uvicorn.access").addFilter(_without_query)
         super().__init__(
             uvicorn.Config(
                 self.ending,
@@ -82,7 +91,7 @@ class Server(uvicorn.Server):
                 access_log=chatty,
                 ws="none",
                 server_header=False,
-                forwarded_allow_ips=list(app.settings.trusted_proxies) or None,  # None: those of this machine
+                forwarded_allow_ips=list(app.settings.trusted_proxies),
                 timeout_graceful_shutdown=round(LAST),
             )
         )

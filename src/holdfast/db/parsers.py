@@ -122,7 +122,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def networks(text: str) -> tuple[str, ...]:
-    found = words(text)
+    found = () if text.lower() == "none" else words(text)
     for word in found:
         try:
             ipaddress.ip_network(word)
@@ -172,6 +172,13 @@ def jwt_secret(text: str) -> str:
 def web_url(text: str) -> str:
     if not re.fullmatch(r"https?://[^/\s]+\S*", text):
         raise ValueError(f"must be a URL like https://login.example/keys.json, not {text!r}")
+    return text
+
+
+def base_url(text: str) -> str:
+    """Where paths are added to: with anything behind the path they would become a part of that."""
+    if not re.fullmatch(r"https?://[^/\s?#@]+(/[^\s?#]*)?", text):
+        raise ValueError("must be a URL like https://api.example/v1, without a user, a query and a fragment")
     return text
 
 

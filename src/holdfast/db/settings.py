@@ -152,9 +152,9 @@ def describe() -> list[Row]:
     rows: list[Row] = []
     for variable, name in _VARIABLES.items():
         default, spec = getattr(Settings, name), _SPECS[name]
-        shown = (
-            "" if default in (None, ()) else f"{default:g}" if isinstance(default, float) else str(default)
-        )
+        if isinstance(default, tuple):
+            default = ", ".join(default) or None
+        shown = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
         also = f" (also read from {' and '.join(spec.aliases)})" if spec.aliases else ""
         rows.append(Row(variable, shown, spec.meaning + also))
     return rows

@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from holdfast.db import parsers
 from holdfast.db.parsers import Spec, setting
 
-LEAST_INTERVAL = 60  # seconds between two syncs of one connection
+LEAST_INTERVAL, MOST_INTERVAL = 60, 604_800  # seconds between two syncs of one connection
 WHOLE = parsers.at_least(1)
+
+
+def _within(least: int, most: int) -> Callable[[str], int]:
+    """A whole number within bounds."""
+
+    def parse(text: str) -> int:
+        found = parsers.at_least(least)(text)
+        if found > most:
+            raise ValueError(f"must be a whole number from {least} to {most}, not {text!r}")
+        return found
+
+    return parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +40,7 @@ class SyncSettings:
         parsers.at_least(LEAST_INTERVAL), 900, "seconds between two syncs of a connection that says nothing"
     )
     sync_max_interval_seconds: int = setting(
-        parsers.at_least(LEAST_INTERVAL), 86400, "the longest interval that a connection may ask for"
+        _within(LEAST_INTERVAL, MOST_INTERVAL), 86400, "the longest interval that a connection may ask for"
     )
     sync_jitter_min: float = setting(parsers.share, 0.0, "the least share of its interval that a sync waits")
     sync_jitter_max: float = setting(
@@ -76,7 +88,9 @@ class SyncSettings:
     )
     webhook_max_bytes: int = setting(parsers.at_least(1024), 1048576, "the largest body of a webhook")
     trusted_proxies: tuple[str, ...] = setting(
-        parsers.networks, (), "networks whose X-Forwarded-For is believed, with commas between"
+        parsers.networks,
+        ("127.0.0.1/32", "::1/128"),
+        "networks whose X-Forwarded-For and -Proto are believed, with commas between; none for nobody's",
     )
     retain_sync_jobs_days: int = setting(WHOLE, 30, "a finished sync job is kept for this many days")
     retain_deliveries_days: int = setting(WHOLE, 14, "a processed webhook is kept for this many days")
@@ -100,8 +114,8 @@ class ProviderSettings:
     backoff_base: float | None = setting(parsers.seconds, None, "the first wait of a failed sync")
     backoff_max: float | None = setting(parsers.seconds, None, "the longest wait of a failed sync")
     backoff_jitter: float | None = setting(parsers.share, None, "the share by which it waits longer")
-    api_url: str | None = setting(parsers.web_url, None, "where its API is, if not where it publishes it")
-    auth_url: str | None = setting(parsers.web_url, None, "where its authorisation is, likewise")
+    api_url: str | None = setting(parsers.base_url, None, "where its API is, if not where it publishes it")
+    auth_url: str | None = setting(parsers.base_url, None, "where its authorisation is, likewise")
 
 
 NAMES: Mapping[str, str] = {

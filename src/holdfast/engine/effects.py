@@ -18,6 +18,7 @@ LATER: tuple[Verb, ...] = ("retry", "snooze")
 FAULTY: tuple[Verb, ...] = ("retry", "exhaust", "reject", "lose", "cancel")
 
 NULL, DUE = SQL("null"), SQL("m.due")
+LAST = 2**31 - 2  # a count that can still grow
 
 
 def sets(ledger: Ledger, verb: Verb) -> Composable:
@@ -143,6 +144,8 @@ def _attempts(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
     elif steps == {0, 1}:  # one run more, but not for a row whose handler had not begun
         counts = SQL("{} + (m.prev = {})::int").format(column_of(column), Literal(ledger.lifecycle.running))
         yield _set(column, counts)
+    elif verb == "claim" and 1 in steps:  # a count at the end of its type keeps no other row from a claim
+        yield _set(column, SQL("least({}, {}) + 1").format(column_of(column), LAST))
     elif steps != {0}:
         yield _set(column, SQL("{} + 1" if steps == {1} else "{} - 1").format(column_of(column)))
 

@@ -226,6 +226,15 @@ def stored(field: str, kind: str, value: Any) -> Any:
         raise InvalidInput(field=field, message=f"{value!r} is nothing that PostgreSQL can store") from None
 
 
+def asked(column: Column, value: Any) -> Any:
+    """What a filter asks a further column for: a UUID, a whole number or a text; else `InvalidInput`."""
+    kind = column.type.lower().partition("(")[0]
+    if kind not in ("uuid", "text", "varchar", "character varying", *INTEGERS):
+        raise InvalidInput(field=column.name, message=f"is a {column.type}, by which no filter can ask")
+    found = typed(column.name, kind, value)
+    return found if kind == "uuid" or kind in INTEGERS else clean_text(column.name, found)
+
+
 def typed(field: str, kind: str, value: Any) -> Any:
     """The value as what a column of that type holds, where we know the type."""
     kind = kind.lower()
@@ -236,6 +245,8 @@ def typed(field: str, kind: str, value: Any) -> Any:
             raise InvalidInput(field=field, message=f"{value!r} is not a UUID") from None
     if kind in INTEGERS:
         try:
+            if isinstance(value, bool | float):
+                raise TypeError
             number = int(value)
         except (TypeError, ValueError, OverflowError):
             raise InvalidInput(field=field, message=f"{value!r} is not a whole number") from None

@@ -81,7 +81,7 @@ def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str
     for name, value in which.extras.items():
         if name not in known:
             raise InvalidInput(field=name, message=f"is not a column that {ledger.name} can be asked by")
-        params[f"extra_{name}"] = intake.typed(name, known[name].type, value)
+        params[f"extra_{name}"] = intake.asked(known[name], value)
     if which.queue is not None and ledger.queue is None:
         raise InvalidInput(field="queue", message=f"{ledger.name} has no queues")
     if which.tenant is not None:

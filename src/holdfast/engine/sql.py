@@ -65,7 +65,7 @@ PICKS_SINGLY: LiteralString = """(
     )"""
 
 # That no such row waits or runs already. Another claim may be quicker: then the unique index refuses.
-NO_TWIN: LiteralString = "not exists (select from {table} as twin where {same})"
+NO_TWIN: LiteralString = "not exists (select from {table} as twin where {same} offset 0)"
 
 # Of some rows that want to wait again, the newest.
 SINGLY: LiteralString = """

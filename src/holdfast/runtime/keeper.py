@@ -27,6 +27,7 @@ log = logging.getLogger("holdfast.worker")
 
 LOSSES = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, HoldfastError, OSError)
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
+SELDOM = 10.0  # seconds between two times of a duty that is worth a new connection each
 SOON = 0.05  # seconds: the shortest wait for the next election
 MARGIN = 0.9  # a leader stops its duties when this share of its term is over
 
@@ -122,9 +123,12 @@ class Keeper:
                 log.warning("election: %s; trying again", error)
         ready()
         rounds = {"heartbeat": self._beating, "election": self._electing}
-        rounds |= {f"duty {duty.name}": partial(self._doing, duty) for duty in self.duties}
+        often = [duty for duty in self.duties if not duty.by_all or duty.every < SELDOM]
+        rounds |= {f"duty {duty.name}": partial(self._doing, duty) for duty in often}
+        works = [self._connected(purpose, work) for purpose, work in rounds.items()]
+        works += [self._now_and_then(duty) for duty in self.duties if duty not in often]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._connected(purpose, work)) for purpose, work in rounds.items()]
+            tasks = [group.create_task(work) for work in works]
             await self._stopped.wait()
             for task in tasks:
                 task.cancel()
@@ -197,6 +201,15 @@ class Keeper:
                     self._terms.discard(term)
             if await self._pause(duty.every):
                 return
+
+    async def _now_and_then(self, duty: Duty) -> None:
+        """A duty that comes seldom has a connection while it is done, and none while it waits."""
+        while not await self._pause(duty.every):
+            try:
+                async with self._connection(f"duty {duty.name}") as conn:
+                    await duty.run(conn, self.who.id)
+            except LOSSES as error:
+                log.warning("duty %s: %s; trying again in %g s", duty.name, error, duty.every)
 
     async def _connected(self, purpose: str, work: Callable[[Connection], Awaitable[None]]) -> None:
         """Does the work on a connection of its own; takes a new one, after a pause, when it fails."""

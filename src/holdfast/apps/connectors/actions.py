@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from psycopg.rows import class_row, tuple_row
@@ -21,7 +22,16 @@ from psycopg.types.json import Jsonb
 from holdfast.api import audit
 from holdfast.api.actions import must, must_operate
 from holdfast.api.caller import Caller
-from holdfast.apps.connectors import catalogue, connections, inbox, listing, sql, sync_state, tenants
+from holdfast.apps.connectors import (
+    catalogue,
+    connections,
+    failures,
+    inbox,
+    listing,
+    sql,
+    sync_state,
+    tenants,
+)
 from holdfast.apps.connectors.catalogue import slug_of
 from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.inbox import Replayed
@@ -33,7 +43,7 @@ from holdfast.apps.connectors.tenants import Tenant
 from holdfast.engine import intake
 from holdfast.engine.store import Connection
 from holdfast.engine.values import Item, Json
-from holdfast.errors import Conflict, HoldfastError, IllegalEdge, InvalidInput, NotFound
+from holdfast.errors import Conflict, IllegalEdge, InvalidInput, NotFound
 
 log = logging.getLogger("holdfast.connectors")
 PATIENCE = 10.0  # seconds that a provider gets to hear that a token is not needed any more
@@ -177,8 +187,7 @@ async def resume(
     """Syncs a connection again that was paused, or in error; what its webhooks have brought is looked at."""
     async with conn.transaction():
         link = await _set_status(conn, caller, tenant_id, id, "resume", "active", ("paused", "error"))
-        if await inbox.left(conn, link.id):
-            await inbox.wake(conn, service.store, link)
+        await inbox.wake_waiting(conn, service.store, link)
         return link
 
 
@@ -209,8 +218,18 @@ async def disconnect(
 ) -> Link:
     """Ends a connection: its tokens are removed, its jobs cancelled, and the provider is told if it listens.
 
-    What it has brought stays. Connecting the same account again makes it active again.
+    What it has brought stays. Connecting the same account again makes it active again. Who has `conn` from a
+    pool says `end` and `tell_provider` instead, and gives it back between the two.
     """
+    before, ended = await end(service, conn, caller, tenant_id, id)
+    await tell_provider(service, before)
+    return ended
+
+
+async def end(
+    service: Connectors, conn: Connection, caller: Caller, tenant_id: UUID | None, id: UUID
+) -> tuple[Link, Link]:
+    """Our side of a disconnect: the connection as it was, which `tell_provider` takes, and as it is now."""
     _must_act(caller, tenant_id)
     async with conn.transaction():
         link = await _locked(conn, tenant_id, id)
@@ -219,15 +238,13 @@ async def disconnect(
             conn, link.id, access=None, refresh=None, key_id=None, expires_at=None, status="revoked"
         )
         await _note(conn, caller, "connection disconnect", link, {"changed": link.status != "revoked"})
-        ended = await connections.of_tenant(conn, link.id, link.tenant_id)
-    await _revoke(service, link)
-    return ended
+        return link, await connections.of_tenant(conn, link.id, link.tenant_id)
 
 
 async def remove(
     service: Connectors, conn: Connection, caller: Caller, tenant_id: UUID | None, id: UUID
-) -> None:
-    """Removes a connection with its jobs, signals and deliveries, for good."""
+) -> Link:
+    """Removes a connection with its jobs, signals and deliveries, for good; `tell_provider` takes it."""
     _must_act(caller, tenant_id)
     async with conn.transaction():
         link = await _locked(conn, tenant_id, id)
@@ -235,7 +252,7 @@ async def remove(
         await conn.execute(sql.REMOVE_CONNECTION, {"id": link.id})
         detail = {"provider": link.provider, "external_id": link.external_id}
         await _note(conn, caller, "connection remove", link, detail)
-    await _revoke(service, link)
+        return link
 
 
 async def _cancel_jobs(service: Connectors, conn: Connection, caller: Caller, link: Link) -> None:
@@ -247,18 +264,23 @@ async def _cancel_jobs(service: Connectors, conn: Connection, caller: Caller, li
             await service.store.cancel(conn, one, by=caller.who, reason="the account was disconnected")
 
 
-async def _revoke(service: Connectors, link: Link) -> None:
-    """Tells the provider, after the fact and if it can be told: our side of it is done anyway."""
+async def tell_provider(service: Connectors, link: Link) -> None:
+    """Tells the provider that a token is not needed any more, if it can be told: our side is done anyway.
+
+    A connector may be anybody's: whatever it raises is told, and nobody's problem.
+    """
     if link.access is None:
         return
+    token = None
     try:
         token = service.keyring.open(
             link.access, tenant_id=link.tenant_id, provider=link.provider, external_id=link.external_id
         )
         async with asyncio.timeout(PATIENCE), service.connector(link.provider) as connector:
             await connector.revoke(token)
-    except (HoldfastError, TimeoutError) as error:
-        log.warning("%s was not told that connection %s has ended: %s", link.provider, link.id, error)
+    except Exception as error:
+        told = failures.fault(error, [token])["message"]
+        log.warning("%s was not told that connection %s has ended: %s", link.provider, link.id, told)
 
 
 # -- what is there ---------------------------------------------------------------------------------------
@@ -347,7 +369,10 @@ async def register(
     external_id: str,
     display_name: str | None = None,
 ) -> Link:
-    """Makes the connection of a provider that only sends webhooks: there is nothing to authorise."""
+    """Makes the connection of a provider that only sends webhooks: there is nothing to authorise.
+
+    One that was disconnected is active again, and what its webhooks have brought meanwhile is looked at.
+    """
     must(caller, "act")
     known = named_provider(service, provider)
     if known.auth_type != "webhook-only":
@@ -355,14 +380,13 @@ async def register(
         raise InvalidInput(field="provider", message=f"{known.slug} is connected by OAuth: {way}")
     async with conn.transaction():
         await enlist(conn, known)
-        link = await connections.create(
-            conn,
-            tenant_id=tenant_id,
-            provider=known.slug,
-            external_id=external_id,
-            display_name=display_name,
-            scopes=(),
-        )
+        place: Any = {"tenant_id": tenant_id, "provider": known.slug, "external_id": external_id}
+        there = await connections.find_by_unique(conn, **place)
+        if there is not None and there.status == "revoked":
+            link, _ = await connections.upsert(conn, **place, display_name=display_name)
+            await inbox.wake_waiting(conn, service.store, link)
+        else:
+            link = await connections.create(conn, **place, display_name=display_name, scopes=())
         await _note(conn, caller, "connection create", link, {"provider": link.provider})
         return link
 

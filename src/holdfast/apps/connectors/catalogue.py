@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Literal, cast
 
 from psycopg.errors import UniqueViolation
-from psycopg.rows import dict_row, tuple_row
+from psycopg.rows import dict_row
 
 from holdfast.apps.connectors import queries
 from holdfast.apps.connectors.protocol import Provider
@@ -108,8 +108,16 @@ async def create(conn: Connection, provider: Provider) -> None:
 
 
 async def upsert(conn: Connection, provider: Provider) -> None:
-    """Puts a provider into the catalogue, or brings its row up to date."""
-    await conn.execute(queries.UPSERT_PROVIDER, _params(provider))
+    """Puts a provider into the catalogue, or brings its row up to date.
+
+    A row that is right already is neither written nor locked: who goes on to a connection from here would
+    meet whoever notes a limit, and comes from there.
+    """
+    params = _params(provider)
+    async with conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(queries.ONE_PROVIDER, {"slug": provider.slug})
+        if await cursor.fetchone() != params:
+            await conn.execute(queries.UPSERT_PROVIDER, params)
 
 
 def _params(provider: Provider) -> dict[str, str]:
@@ -134,14 +142,6 @@ async def seed(conn: Connection, own: Iterable[Provider] = ()) -> None:
 async def cool_down(conn: Connection, slug: str, until: datetime) -> None:
     """Notes until when a provider wants no calls from anybody here."""
     await conn.execute(queries.COOL_DOWN, {"slug": slug, "until": intake.aware("until", until)})
-
-
-async def cooldown(conn: Connection, slug: str) -> datetime | None:
-    """Until when a provider wants no calls; None: it may be asked."""
-    async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(queries.COOLDOWN, {"slug": slug})
-        row = await cursor.fetchone()
-    return None if row is None else row[0]
 
 
 def _provider(row: dict[str, Any]) -> Provider:

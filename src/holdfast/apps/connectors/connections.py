@@ -129,7 +129,7 @@ async def upsert(
     """Makes a connection, or connects the same account again; answers whether it was made.
 
     Connecting again replaces the tokens and makes it active. What syncs have noted (`metadata.sync`, with the
-    cursor) is kept, and other metadata is merged.
+    cursor) is kept, other metadata is merged, and so are the names by which webhooks call the account.
     """
     params = _params(
         id=id,
@@ -276,7 +276,7 @@ async def lock(conn: Connection, id: UUID) -> Link | None:
 
 
 async def lock_shared(conn: Connection, id: UUID) -> Link | None:
-    """The same for those who only need it to stay as it is: several may have it so."""
+    """The same for those who only need it to stay there: others may share it, and change what it says."""
     return await _one(conn, queries.LOCK_LINK_SHARED, {"id": id})
 
 

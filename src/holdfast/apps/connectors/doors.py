@@ -15,7 +15,8 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -50,6 +51,7 @@ if TYPE_CHECKING:  # httpx is an extra, and nobody is asked anything here
 log = logging.getLogger("holdfast.connectors")
 
 KNOWN = 10_000  # windows that are remembered; the one that was begun first is forgotten first
+UNPROVED = 10  # times the rate of one tenant: what one address may send altogether that proves nothing
 MINUTE = 60.0
 LARGEST = {"gmail": 262_144}  # bytes, where the provider itself sends less than others
 PLAIN = re.compile(r"[!#-\[\]-~]{1,200}")  # ASCII that is printed, without blanks, quotes and backslashes
@@ -69,24 +71,46 @@ class WebhooksNotSupported(NotSupported):
 
 
 class Windows:
-    """Counts by the fixed minute, for every key: so many, and no more until the next one begins."""
+    """Counts by the fixed minute, for every key: so many, and no more until the next one begins.
+
+    Anybody can invent keys. So the windows of those that have proved themselves are remembered apart.
+    """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.time) -> None:
         self._most, self._clock = most, clock
         self._counts: OrderedDict[tuple[str, ...], tuple[int, int]] = OrderedDict()  # the minute, how many
+        self._proved: OrderedDict[tuple[str, ...], tuple[int, int]] = OrderedDict()
 
     def count(self, *key: str) -> None:
         """Counts one; `TooMany` when there were too many in this minute."""
         minute, into = divmod(self._clock(), MINUTE)
-        begun, count = self._counts.get(key, (-1, 0))
+        counts = self._proved if key in self._proved else self._counts
+        begun, count = counts.get(key, (-1, 0))
         if begun != minute:
-            self._counts.pop(key, None)  # it is begun anew, at the end of the line
+            counts.pop(key, None)  # it is begun anew, at the end of the line
             count = 0
         if count >= self._most:
             raise TooMany(message="too many webhooks in a minute", wait=MINUTE - into)
-        self._counts[key] = (int(minute), count + 1)
-        if len(self._counts) > KNOWN:
-            self._counts.popitem(last=False)
+        _remember(counts, key, (int(minute), count + 1))
+
+    def prove(self, *key: str) -> None:
+        """Nobody has invented this key: no invented one pushes it out."""
+        if (window := self._counts.pop(key, None)) is not None:
+            _remember(self._proved, key, window)
+
+    def forgive(self, *key: str) -> None:
+        """Takes back what was counted last."""
+        begun, count = self._counts.get(key, (-1, 0))
+        if count:
+            self._counts[key] = (begun, count - 1)
+
+
+def _remember(
+    counts: OrderedDict[tuple[str, ...], tuple[int, int]], key: tuple[str, ...], window: tuple[int, int]
+) -> None:
+    counts[key] = window
+    if len(counts) > KNOWN:
+        counts.popitem(last=False)
 
 
 def came_from(request: Request, trusted: Sequence[str]) -> str:
@@ -142,6 +166,11 @@ class Desk:
     def windows(self) -> Windows:
         return Windows(self.service.settings.webhook_rate_per_minute)
 
+    @cached_property
+    def addresses(self) -> Windows:
+        """By address alone: who invents a tenant for each attempt is counted all the same."""
+        return Windows(UNPROVED * self.service.settings.webhook_rate_per_minute)
+
     def bare(self, slug: str) -> Connector:
         """A connector without HTTP, for what it can tell of a delivery by itself."""
         if slug not in self._bare:
@@ -184,11 +213,14 @@ async def public(request: Request, desk: Desk, provider: str, tenant: str) -> Ar
         return await _arrived(request, desk, slug, tenant_id, "operator")
     if scheme is None or not (own.webhook_audience if scheme == "oidc" else own.webhook_secret):
         raise NotAllowed(message=f"no secret is set for the webhooks of {slug}", status=401)
+    address = desk.hashed(came_from(request, service.settings.trusted_proxies))
+    desk.addresses.count(address)
     body = await read_body(request, largest(service.settings, slug))
-    address = came_from(request, service.settings.trusted_proxies)
-    desk.windows.count(slug, str(tenant_id), desk.hashed(address))
+    desk.windows.count(slug, str(tenant_id), address)
     headers = dict(request.headers)
     way = await _verify(desk.bare(slug), own, service.settings, headers, body, tenant_id)
+    desk.windows.prove(slug, str(tenant_id), address)
+    desk.addresses.forgive(address)  # a provider sends for many tenants
     return Arrived(slug=slug, tenant_id=tenant_id, headers=headers, body=body, verification=way)
 
 
@@ -313,12 +345,19 @@ async def take_in(
     service, slug, tenant_id = desk.service, arrived.slug, arrived.tenant_id
     connector = desk.bare(slug)
     payload = parsed(arrived.headers, arrived.body)
-    if (answer := connector.challenge(payload)) is not None:
-        return answer
+    digest = hashlib.sha256(arrived.body).hexdigest()
+    with _stumbling(slug):
+        if (answer := connector.challenge(payload)) is not None:
+            json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()  # whether it can be said
+            return answer
     if connection_id is not None:
         link = await _named(conn, tenant_id, slug, connection_id)
     else:
-        link = await inbox.matching(conn, tenant_id, slug, connector.external_ids(arrived.headers, payload))
+        names = inbox.names(slug, connector.external_ids, arrived.headers, payload)
+        link = await inbox.matching(conn, tenant_id, slug, names)
+    delivery_id = digest
+    with _stumbling(slug):
+        delivery_id = _fitting(connector.delivery_id(arrived.headers, arrived.body))
     await desk.enlist(conn, slug)
     await inbox.receive(
         conn,
@@ -326,13 +365,22 @@ async def take_in(
         provider=slug,
         tenant_id=tenant_id,
         link=link,
-        delivery_id=_fitting(connector.delivery_id(arrived.headers, arrived.body)),
+        delivery_id=delivery_id,
         headers=arrived.headers,
         payload=payload,
-        body_sha256=hashlib.sha256(arrived.body).hexdigest(),
+        body_sha256=digest,
         verification=arrived.verification,
     )
     return None
+
+
+@contextmanager
+def _stumbling(slug: str) -> Generator[None]:
+    """What has proved itself is stored, whatever its connector makes of it."""
+    try:
+        yield
+    except Exception as error:
+        inbox.stumbled(slug, error)
 
 
 async def _named(conn: Connection, tenant_id: UUID, slug: str, connection_id: UUID) -> Link:

@@ -1,8 +1,9 @@
 """Jobs of the type webhook: the deliveries in a connection's inbox become signals, in order of arrival.
 
 One run takes a batch. Its deliveries are handled with no transaction open, and kept in the one that finishes
-the job, which looks once more, under the connection's lock, whether another has come meanwhile. A delivery
-that fails is the only one that waits: until another comes, or until the duty finds it.
+the job, which closes the inbox and looks once more whether another has come meanwhile. A delivery that fails
+is the only one that waits: until another comes, or until the duty finds it.
+Lock order: inbox, connection, job, delivery, signals.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from holdfast.apps.connectors.sync_state import moment_text
 from holdfast.engine.outcomes import Cancel, Done, Outcome, Snooze
 from holdfast.engine.store import Connection
 from holdfast.errors import DecryptionError
-from holdfast.runtime.app import Ground
 from holdfast.runtime.context import Context
 from holdfast.runtime.duties import Duty
 
 log = logging.getLogger("holdfast.connectors")
 
-ONE, ALL = 0.25, 0.5  # shares of a run's time: what one delivery may take, and after which no other is begun
+# Shares of a run's time: what one delivery may take; after which no other is begun; and after which what was
+# handled is kept, whatever the next one waits for: it may be a new token.
+ONE, ALL, LAST = 0.25, 0.5, 0.8
 STRANDED_AFTER, STRANDED_EVERY = 60.0, 30.0  # seconds
 PAUSES = Pace(base=60.0, most=900.0, jitter=0.0)  # of a delivery that failed: the duty comes no sooner
 BEGUN = {"code": "WORKER_LOST", "message": "its worker was lost"}
@@ -83,7 +85,8 @@ async def _drain(run: Run) -> Outcome:
     async with run.service.database.connection() as conn:
         waiting = await _ready(conn, run.link.id)
         if run.lost and waiting:
-            waiting = await _carefully(conn, waiting[0])
+            loss: str | None = await _one(conn, work_queries.LOSS, {"id": run.ctx.job.id})
+            waiting = await _carefully(conn, waiting[0], loss)
     batch = await _handle(run, waiting)
     if batch.limit is not None and not batch.handled:
         raise batch.limit
@@ -98,12 +101,16 @@ async def _ready(conn: Connection, connection_id: UUID) -> list[Stored]:
         return await cursor.fetchall()
 
 
-async def _carefully(conn: Connection, first: Stored) -> list[Stored]:
+async def _carefully(conn: Connection, first: Stored, loss: str | None) -> list[Stored]:
     """The first delivery alone, its failure counted beforehand: it may be what killed the last worker.
 
-    None, when it has had its last try by that.
+    None, when it has had its last try by that. Each loss counts once: a worker that was stopped in good order
+    meanwhile has given the job back with the error that it had.
     """
-    return [] if await inbox.failed_once(conn, first.key, BEGUN) >= TRIES else [first]
+    if loss is not None and (first.error or {}).get("loss") == loss:
+        return [first]
+    counted = await inbox.failed_once(conn, first.key, BEGUN | {"loss": loss})
+    return [] if counted >= TRIES else [first]
 
 
 async def _handle(run: Run, waiting: Sequence[Stored]) -> Batch:
@@ -112,13 +119,21 @@ async def _handle(run: Run, waiting: Sequence[Stored]) -> Batch:
     seconds = run.service.settings.sync_max_run_seconds
     async with run.service.connector(run.link.provider) as connector:
         for stored in waiting:
-            if batch.handled and time.monotonic() - began > seconds * ALL:
+            spent = time.monotonic() - began
+            if batch.handled and spent > seconds * ALL:
                 break
+            timer = asyncio.timeout(seconds * LAST - spent if batch.handled else None)
             try:
-                batch.handled.append(await _handle_one(run, connector, stored, seconds * ONE))
+                async with timer:
+                    handled = await _handle_one(run, connector, stored, seconds * ONE)
             except RateLimited as limit:
                 batch.limit = limit
                 break
+            except TimeoutError:
+                if not timer.expired():
+                    raise
+                break  # it comes first in the next run
+            batch.handled.append(handled)
     return batch
 
 
@@ -141,7 +156,8 @@ async def _handle_one(run: Run, connector: Connector, stored: Stored, seconds: f
             over = isinstance(error, TimeoutError) and timer.expired()
             failure = TimedOut(seconds=seconds) if over else error
             fault = failures.fault(failure, run.access.secrets)
-            return Handled(stored=stored, fault=fault, final=isinstance(failure, Permanent))
+            final = isinstance(failure, Permanent) and failures.is_final(failure)
+            return Handled(stored=stored, fault=fault, final=final)
         await run.access.renew(refusal)
 
 
@@ -151,6 +167,7 @@ async def _handle_one(run: Run, connector: Connector, stored: Stored, seconds: f
 async def _keep(run: Run, batch: Batch) -> Outcome:
     """Signals, marks in the inbox, what else is wanted, and the job's end: all of it, or nothing."""
     conn = await run.ctx.transaction(confined=False)
+    await inbox.close(conn, run.link.id)
     link = await run.lock(conn)
     if isinstance(link, Cancel):
         return link
@@ -160,10 +177,10 @@ async def _keep(run: Run, batch: Batch) -> Outcome:
     for one in batch.handled:
         await _keep_one(conn, run, link, one, now)
     if batch.limit is not None:
-        seconds = failures.wait(run.pace, run.ctx.attempt, batch.limit.retry_after_seconds)
+        seconds = failures.wait(run.pace, run.ctx.attempt, failures.hint(batch.limit))
         await failures.cool_down(conn, run.service.settings, link, batch.limit, seconds)
         return Snooze(seconds)
-    then = (run.item(WEBHOOK),) if await _left(conn, link.id, now) else ()
+    then = (run.item(WEBHOOK),) if await inbox.left(conn, link.id, now=now) else ()
     return Done({"deliveries": len(batch.handled)}, then=then)
 
 
@@ -193,20 +210,16 @@ async def _keep_one(conn: Connection, run: Run, link: Link, one: Handled, now: d
 async def _want_sync(conn: Connection, run: Run, link: Link, now: datetime) -> None:
     """Sees that an incremental job looks at the provider after this moment.
 
-    One that waits will. One that runs may have looked already: then the next tick is to add another.
+    One that waits will. One that runs, or has ended by now, may have looked already: then the next tick is
+    to add another.
     """
     item = run.item(INCREMENTAL, priority=WEBHOOK_PRIORITY)
     receipt = await run.service.store.enqueue(conn, item)
-    if receipt.created or await _one(conn, work_queries.STATE, {"id": receipt.id}) != "running":
+    if receipt.created or await _one(conn, work_queries.STATE, {"id": receipt.id}) == "queued":
         return
     state, _ = sync_state.read(link.metadata, run.service.settings)
     if state.next_run_at is None or state.next_run_at > now:
         await connections.merge_sync(conn, link.id, {"next_run_at": moment_text(now)})
-
-
-async def _left(conn: Connection, connection_id: UUID, now: datetime) -> bool:
-    """Whether a delivery is to be handled now; the caller holds the lock that keeps others from coming."""
-    return await _one(conn, work_queries.LEFT, {"connection": connection_id, "now": moment_text(now)})
 
 
 async def _one(conn: Connection, query: LiteralString, params: dict[str, Any]) -> Any:
@@ -236,7 +249,7 @@ async def rescue(service: Connectors, conn: Connection, *, now: datetime | None 
             found: list[UUID] = [one for (one,) in await cursor.fetchall()]
         for one in found:
             async with conn.transaction():
-                if link := await connections.lock_shared(conn, one):
+                if link := (await inbox.hold(conn, [one])).get(one):
                     await inbox.wake(conn, service.store, link)
                     rescued += 1
         if len(found) < BATCH:
@@ -247,11 +260,10 @@ async def rescue(service: Connectors, conn: Connection, *, now: datetime | None 
     return rescued
 
 
-def duty(ground: Ground) -> Duty:
-    """The leader's look for deliveries that nobody handles."""
-    service = Connectors.of(ground)
+def duty(service: Connectors) -> Duty:
+    """The look for deliveries that nobody handles."""
 
     async def run(conn: Connection, _: str) -> int:
         return await rescue(service, conn)
 
-    return Duty(name="stranded deliveries", every=STRANDED_EVERY, run=run)
+    return Duty(name="stranded deliveries", every=STRANDED_EVERY, run=run, by_all=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from holdfast.apps.connectors import catalogue, connections, sync_state
 from holdfast.apps.connectors.connections import Link
@@ -20,6 +21,7 @@ from holdfast.apps.connectors.ledger import INCREMENTAL, SYNC_JOBS
 from holdfast.apps.connectors.protocol import (
     ConnectorError,
     Json,
+    NotSetUp,
     Permanent,
     RateLimited,
     Unauthorized,
@@ -85,6 +87,23 @@ def wait(pace: Pace, attempts: int, hint: float | None = None, draw: Draw = rand
     return effective + draw() * pace.jitter * effective
 
 
+def hint(limit: RateLimited) -> float | None:
+    """The provider's own hint in seconds, within bounds; None when there is none, or none that can be.
+
+    >>> hint(RateLimited(message="", retry_after_seconds=float("inf")))
+    86400.0
+    """
+    given: Any = limit.retry_after_seconds
+    if isinstance(given, bool) or not isinstance(given, int | float) or given != given:  # NaN is no number
+        return None
+    return float(min(max(given, 0), LONGEST_HINT))
+
+
+def is_final(error: Exception) -> bool:
+    """Whether trying again is of no use. What this process was not told, another may know."""
+    return isinstance(error, FINAL) and not isinstance(error, NotSetUp)
+
+
 def outcome(
     error: Exception,
     pace: Pace,
@@ -97,10 +116,10 @@ def outcome(
     told = fault(error, secrets)
     code, reason = told["code"], told["message"]
     facts = {name: value for name, value in told.items() if name not in ("code", "message")}
-    if isinstance(error, FINAL):
+    if is_final(error):
         return Fail(reason, code=code, facts=facts)
-    hint = error.retry_after_seconds if isinstance(error, RateLimited) else None
-    return Retry(reason, after=wait(pace, attempts, hint, draw), code=code, facts=facts)
+    hinted = hint(error) if isinstance(error, RateLimited) else None
+    return Retry(reason, after=wait(pace, attempts, hinted, draw), code=code, facts=facts)
 
 
 def fault(error: Exception, secrets: Sequence[str | None] = ()) -> dict[str, Json]:
@@ -116,8 +135,7 @@ def fault(error: Exception, secrets: Sequence[str | None] = ()) -> dict[str, Jso
 
 def _detail(error: HoldfastError) -> Mapping[str, Json]:
     if isinstance(error, RateLimited):
-        hint, shared = error.retry_after_seconds, error.shared
-        return {"type": "rate_limited", "retry_after_seconds": hint, "shared": shared}
+        return {"type": "rate_limited", "retry_after_seconds": hint(error), "shared": bool(error.shared)}
     return {"type": error.code.lower()}
 
 

@@ -22,6 +22,7 @@ from typing import Any, cast
 import httpx
 
 from holdfast.apps.connectors.protocol import (
+    LONGEST_LIFE,
     ConnectorError,
     Grant,
     Json,
@@ -36,7 +37,6 @@ PATIENCE = httpx.Timeout(30.0, connect=10.0)  # seconds of silence
 WHOLE = 120.0  # seconds of one request altogether
 REDIRECTS = 3
 LONGEST_WAIT = 86400.0  # seconds; a longer hint is believed this far
-LONGEST_LIFE = 10 * 365 * 86400  # seconds of a token; a longer one never ends for us either
 AGENT = "holdfast"
 
 # C-59. The words may stand inside longer ones: Slack says token_revoked, Google "expired or revoked".
@@ -99,15 +99,17 @@ class Answer:
         """What this answer means when it is no success; `why`: the provider's own word for it, if known."""
         said = f"{self.provider} answered {self.status}{why and f' ({why})'} to {self.method} {self.path}"
         if self.limited:
-            return RateLimited(message=said, retry_after_seconds=self.retry_after)
+            return RateLimited(message=said, retry_after_seconds=self.retry_after, answered=self.status)
         if self.status == 401:
-            return Unauthorized(message=said)
-        return (Permanent if 300 <= self.status < 500 and self.status != 408 else Transient)(message=said)
+            return Unauthorized(message=said, answered=self.status)
+        kind = Permanent if 300 <= self.status < 500 and self.status != 408 else Transient
+        return kind(message=said, answered=self.status)
 
     def unreadable(self) -> Transient:
         """For data that is not what the provider documents."""
         return Transient(
-            message=f"{self.provider} answered {self.method} {self.path} with something that nobody can read"
+            message=f"{self.provider} answered {self.method} {self.path} with something that nobody can read",
+            answered=self.status,
         )
 
     def object(self) -> dict[str, Any]:
@@ -209,8 +211,11 @@ class Http:
         if said or answer.status >= 400:
             text = str(said or "")
             text = (words or {}).get(text, text)
-            raise oauth_error(text, provider=self.provider, retry_after=answer.retry_after)
-        if not isinstance(data.get("access_token"), str):
+            raise oauth_error(
+                text, provider=self.provider, retry_after=answer.retry_after, answered=answer.status
+            )
+        refresh = data.get("refresh_token")
+        if not _sendable(data.get("access_token")) or (isinstance(refresh, str) and not _sendable(refresh)):
             raise answer.unreadable()
         return data
 
@@ -248,7 +253,11 @@ class Http:
 
 
 def oauth_error(
-    text: str, *, provider: str = "the provider", retry_after: float | None = None
+    text: str,
+    *,
+    provider: str = "the provider",
+    retry_after: float | None = None,
+    answered: int | None = None,
 ) -> ConnectorError:
     """What the error text of a token endpoint means.
 
@@ -264,17 +273,17 @@ def oauth_error(
     message = f"{provider} gave no token: {word}"
     low = text.lower()
     if any(refusal in low for refusal in REFUSALS):
-        return Permanent(message=message)
+        return Permanent(message=message, answered=answered)
     if any(limit in low for limit in LIMITS):
-        return RateLimited(message=message, retry_after_seconds=retry_after)
-    return Transient(message=message)
+        return RateLimited(message=message, retry_after_seconds=retry_after, answered=answered)
+    return Transient(message=message, answered=answered)
 
 
 def granted(data: Mapping[str, Any], **more: Any) -> Grant:
     """The tokens that a token endpoint has answered with; `more`: what is known of the account."""
     expires, refresh, scope = data.get("expires_in"), data.get("refresh_token"), data.get("scope")
     if isinstance(expires, str) and expires.isascii() and expires.isdigit():
-        expires = int(expires)
+        expires = int(expires) if len(expires) < 20 else LONGEST_LIFE
     if not isinstance(expires, int | float) or isinstance(expires, bool) or expires <= 0:
         expires = None
     if isinstance(scope, str):
@@ -308,6 +317,11 @@ def _tls() -> ssl.SSLContext:
 
 def _present(values: Mapping[str, str | int | None]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _sendable(token: object) -> bool:
+    """Whether it is a text that has bytes: JSON can also write halves of characters."""
+    return isinstance(token, str) and not re.search(r"[\ud800-\udfff]", token)
 
 
 def _same_host(asked: httpx.URL, next: httpx.URL) -> bool:

@@ -1,15 +1,18 @@
 """The inbox of webhooks: a delivery is stored before anything is done about it, and one job drains it.
 
 At most one webhook job of a connection waits or runs, so a second event could not have a job of its own. Both
-sides lock the connection's row: storing takes it `for share`, the drain's finish `for no key update`. So
-whoever comes second sees what the first has done, and no delivery is left without a job.
-Lock order: connection, job, delivery, signals.
+sides lock the inbox by an advisory lock of its own: storing shares it (`hold`), the drain's finish has it to
+itself (`close`). So whoever comes second sees what the first has done, and no delivery is left without a job.
+Those who store only keep the connection's row from being removed: locks of a row are not queued, and many who
+share one would let no writer in. Advisory locks are: a finish waits for those before it, and for no others.
+Lock order: inbox, connection, job, delivery, signals.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -19,15 +22,19 @@ from psycopg.errors import ForeignKeyViolation
 from psycopg.rows import class_row, tuple_row
 from psycopg.types.json import Jsonb
 
-from holdfast.apps.connectors import connections, signatures, sql
+from holdfast.apps.connectors import connections, signatures, sql, work_queries
 from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.ledger import WEBHOOK, WEBHOOK_PRIORITY
 from holdfast.apps.connectors.normal import storable
 from holdfast.apps.connectors.protocol import Delivery
+from holdfast.apps.connectors.service import clock
+from holdfast.apps.connectors.sync_state import moment_text
 from holdfast.engine import intake
 from holdfast.engine.store import Connection, Store
 from holdfast.engine.values import Item, Json
 from holdfast.errors import NotFound
+
+log = logging.getLogger("holdfast.connectors")
 
 Verification = Literal["operator", "signature", "shared_secret", "oidc"]
 
@@ -76,6 +83,31 @@ class Stored:
         )
 
 
+# -- the lock --------------------------------------------------------------------------------------------
+
+
+async def hold(conn: Connection, connection_ids: Iterable[UUID]) -> dict[UUID, Link]:
+    """Those of the connections that there are, by id; their inboxes stay open until the transaction ends."""
+    ids = sorted(set(connection_ids))
+    for one in ids:
+        await conn.execute(sql.HOLD_INBOX, {"id": one})
+    found = [await connections.lock_shared(conn, one) for one in ids]
+    return {link.id: link for link in found if link is not None}
+
+
+async def close(conn: Connection, connection_id: UUID) -> None:
+    """Waits for those who are storing into an inbox; whoever comes later waits for this transaction."""
+    await conn.execute(sql.CLOSE_INBOX, {"id": connection_id})
+
+
+async def _closed(conn: Connection, connection_id: UUID) -> bool:
+    """The same without a wait: False when somebody has it open."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(sql.CLOSE_INBOX_NOW, {"id": connection_id})
+        ((closed,),) = await cursor.fetchall()
+        return closed
+
+
 # -- coming in -------------------------------------------------------------------------------------------
 
 
@@ -109,7 +141,7 @@ async def receive(
     }
     try:
         async with conn.transaction():
-            locked = None if link is None else await connections.lock_shared(conn, link.id)
+            locked = None if link is None else (await hold(conn, [link.id])).get(link.id)
             params["connection"] = None if locked is None else locked.id
             new = bool(await (await conn.execute(sql.RECEIVE, params)).fetchall())
             if new and locked is not None:
@@ -144,6 +176,16 @@ async def wake(conn: Connection, store: Store, link: Link, *, now: datetime | No
     await store.enqueue(conn, item, now=now)
 
 
+async def wake_waiting(conn: Connection, store: Store, link: Link) -> None:
+    """The same for a connection that has just become active, if anything waits in its inbox.
+
+    Somebody may be storing who has seen it inactive. Waiting for them would be against the order of locks, so
+    then there is a job in any case: its finish waits for them.
+    """
+    if not await _closed(conn, link.id) or await left(conn, link.id):
+        await wake(conn, store, link)
+
+
 def kept(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that are stored: lower-case, and none that proves anything or tells an address."""
     return {
@@ -156,17 +198,11 @@ def kept(headers: Mapping[str, str]) -> dict[str, str]:
 # -- being drained ---------------------------------------------------------------------------------------
 
 
-async def pending(conn: Connection, connection_id: UUID, limit: int = BATCH) -> list[Stored]:
-    """The deliveries of a connection that wait, in order of arrival."""
-    async with conn.cursor(row_factory=class_row(Stored)) as cursor:
-        await cursor.execute(sql.PENDING, {"connection": connection_id, "limit": limit})
-        return await cursor.fetchall()
-
-
-async def left(conn: Connection, connection_id: UUID) -> bool:
-    """Whether a delivery of a connection waits."""
+async def left(conn: Connection, connection_id: UUID, *, now: datetime | None = None) -> bool:
+    """Whether a delivery of a connection is to be handled by now; one that failed has a time to wait."""
+    params = {"connection": connection_id, "now": moment_text(now or await clock(conn))}
     async with conn.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(sql.LEFT, {"connection": connection_id})
+        await cursor.execute(work_queries.LEFT, params)
         ((found,),) = await cursor.fetchall()
         return found
 
@@ -243,10 +279,16 @@ async def replay(
             return done
         last = found[-1]
         params |= {
-            "after": last.received_at,
+            "after": _place(last.received_at),
             "after_tenant": last.tenant_id,
             "after_delivery": last.delivery_id,
         }
+
+
+def _place(moment: datetime) -> datetime | str:
+    """The time as its row has it, of one that was read within bounds."""
+    ends = {9999: "infinity", 1: "-infinity"}
+    return ends.get(moment.year, moment)
 
 
 async def _replay_some(
@@ -256,17 +298,17 @@ async def _replay_some(
     found: Sequence[Stored],
     match: Callable[[Mapping[str, str], Json], Sequence[str]],
 ) -> int:
-    """Connections first, then their jobs, then the deliveries: the order in which everybody locks."""
+    """Inboxes first, then connections, their jobs and the deliveries: the order in which everybody locks."""
     meant: list[tuple[Stored, UUID]] = []
     for one in found:
         connection = one.connection_id
         if connection is None:
-            link = await matching(conn, one.tenant_id, provider, match(one.headers, one.payload))
+            called = names(provider, match, one.headers, one.payload)
+            link = await matching(conn, one.tenant_id, provider, called)
             connection = link and link.id
         if connection is not None:
             meant.append((one, connection))
-    links = [await connections.lock_shared(conn, one) for one in sorted({whose for _, whose in meant})]
-    alive = {link.id: link for link in links if link is not None}
+    alive = await hold(conn, [whose for _, whose in meant])
     for link in alive.values():
         await wake(conn, store, link)
     meant = [(one, whose) for one, whose in meant if whose in alive]
@@ -278,6 +320,25 @@ async def _replay_some(
     }
     await conn.execute(sql.REPLAY, params)
     return len(meant)
+
+
+def names(
+    provider: str,
+    match: Callable[[Mapping[str, str], Json], Sequence[str]],
+    headers: Mapping[str, str],
+    payload: Json,
+) -> list[str]:
+    """By which external ids a delivery calls its account; none where its connector stumbles over it."""
+    try:
+        return [one for one in match(headers, payload) if isinstance(one, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
+    except Exception as error:
+        stumbled(provider, error)
+        return []
+
+
+def stumbled(provider: str, error: Exception) -> None:
+    """A connector cannot read a delivery. Of its error the class is told alone: the rest may quote it."""
+    log.warning("the connector of %s cannot read a webhook: %s", provider, type(error).__name__)
 
 
 async def matching(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any, Generic, LiteralString, TypeVar
 from uuid import UUID
 
@@ -104,7 +104,8 @@ async def jobs(
     if cursor is not None:
         keys = cursors.decode(cursor, filters, ("scheduled_at", "id"))
         params |= {"before": keys["scheduled_at"], "before_id": keys["id"]}
-        conditions.append("before")
+        bound = keys["scheduled_at"].year in (MINYEAR, MAXYEAR)
+        conditions.append("before_bound" if bound else "before")
     found = await _rows(conn, Job, sql.jobs(conditions), params | {"limit": _size(limit) + 1})
     return _listed(found, limit, filters, lambda last: {"scheduled_at": last.scheduled_at, "id": last.id})
 

@@ -15,7 +15,6 @@ import secrets
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -25,7 +24,7 @@ from psycopg.rows import class_row, tuple_row
 
 from holdfast.api import audit
 from holdfast.api.caller import Caller
-from holdfast.apps.connectors import actions, connections, sql
+from holdfast.apps.connectors import actions, connections, inbox, sql
 from holdfast.apps.connectors.catalogue import slug_of
 from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.protocol import (
@@ -46,7 +45,6 @@ STATE_BYTES = 32
 VERIFIER_BYTES = 64  # 86 characters of the 43 to 128 that RFC 7636 allows
 LONGEST_URL = 2048
 LONGEST_CODE = 4096
-LONGEST_EXPIRY = 10 * 365 * 86400  # seconds; a token that says more says nonsense
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # an error as OAuth spells it: anything else is not repeated
 CALLBACK = Caller(who="oauth callback", scope="act")
@@ -167,9 +165,11 @@ def _proper(service: Connectors, known: Provider, url: str) -> str:
 
 async def finish(service: Connectors, provider: str, params: Mapping[str, str]) -> Link:
     """Takes what a provider sent back; answers with the connection, new or brought up to date."""
-    known = _connectable(service, provider)
     async with service.database.connection() as conn:
-        kept = await _consume(conn, known, params.get("state"))
+        kept = await _consume(conn, slug_of(provider), params.get("state"))
+    known = _connectable(service, provider)  # only now: whatever else is wrong, the state is used up
+    if isinstance(kept, Refused):
+        raise kept
     if (error := params.get("error")) is not None:
         word = error if WORD.fullmatch(error) else "unreadable"
         raise Refused(field="error", message=f"{known.slug} said {word}", details={"provider_error": word})
@@ -197,9 +197,9 @@ async def finish(service: Connectors, provider: str, params: Mapping[str, str]) 
         raise _provider_error(known, f"{known.slug} told of an account what cannot be stored") from None
 
 
-async def _consume(conn: Connection, known: Provider, state: str | None) -> _State:
+async def _consume(conn: Connection, slug: str, state: str | None) -> _State | Refused:
     """What was kept for a state, which is used up from now on whatever comes; or what is wrong with it."""
-    params = {"provider": known.slug, "state": intake.absorb(state or "", LONGEST_CODE)}
+    params = {"provider": intake.absorb(slug), "state": intake.absorb(state or "", LONGEST_CODE)}
     async with conn.cursor(row_factory=class_row(_State)) as found:
         await found.execute(sql.CONSUME_STATE, params)
         kept = await found.fetchone()
@@ -213,7 +213,7 @@ async def _consume(conn: Connection, known: Provider, state: str | None) -> _Sta
             ((used,),) = await found.fetchall()
         kind = "state_reused" if used else "csrf_validation_failed"
         message = "was used already: begin again" if used else "is not one that was given out"
-    raise Refused(field="state", message=message, details={"error_type": kind})
+    return Refused(field="state", message=message, details={"error_type": kind})
 
 
 async def _store(
@@ -225,9 +225,7 @@ async def _store(
     refresh = service.keyring.seal(grant.refresh_token, **place) if grant.refresh_token else None
     async with conn.transaction():
         await actions.enlist(conn, known)
-        expires = None
-        if grant.expires_in is not None and 0 <= grant.expires_in <= LONGEST_EXPIRY:
-            expires = await clock(conn) + timedelta(seconds=grant.expires_in)
+        expires = None if grant.lifetime is None else await clock(conn) + grant.lifetime
         link, made = await connections.upsert(
             conn,
             **place,
@@ -239,6 +237,7 @@ async def _store(
             expires_at=expires,
             metadata=dict(grant.metadata),
         )
+        await inbox.wake_waiting(conn, service.store, link)
         who = Caller(who=CALLBACK.who, scope=CALLBACK.scope, tenant=str(tenant_id))
         detail = {"provider": known.slug, "created": made}
         await audit.note(conn, who, "connection connect", row_id=link.id, rows=1, detail=detail)
@@ -250,8 +249,11 @@ def _told(known: Provider, error: ConnectorError) -> HoldfastError:
     """A connector's error for whoever came over HTTP: its own words name neither codes nor tokens."""
     if isinstance(error, Unsupported):
         return NotSupported(message=str(error))
-    return _provider_error(known, str(error))
+    return _provider_error(known, str(error), error.answered)
 
 
-def _provider_error(known: Provider, message: str) -> ProviderError:
-    return ProviderError(message=message, details={"provider": known.slug})
+def _provider_error(known: Provider, message: str, answered: int | None = None) -> ProviderError:
+    details: dict[str, str | int] = {"provider": known.slug}
+    return ProviderError(
+        message=message, details=details if answered is None else details | {"status": answered}
+    )

@@ -8,7 +8,7 @@ from uuid import UUID
 from holdfast.api import audit
 from holdfast.api.actions import must
 from holdfast.api.caller import Caller
-from holdfast.apps.connectors import actions, connections
+from holdfast.apps.connectors import actions, connections, inbox
 from holdfast.apps.connectors.catalogue import slug_of
 from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.service import Connectors
@@ -52,6 +52,7 @@ async def connect_by_token(
             access=sealed.data,
             key_id=sealed.key_id,
         )
+        await inbox.wake_waiting(conn, service.store, link)
         within = Caller(who=caller.who, scope=caller.scope, tenant=str(tenant_id))
         detail = {"provider": known.slug, "created": made, "by": "token"}
         await audit.note(conn, within, "connection connect", row_id=link.id, rows=1, detail=detail)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import UUID
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # httpx is an extra, and the catalogue does without it
     from holdfast.db.settings import ProviderSettings
 
 Json = Any
+
+LONGEST_LIFE = 10 * 365 * 86400  # seconds of a token: who says more says nonsense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,18 @@ class Grant:
     display_name: str | None = None
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
+    @property
+    def lifetime(self) -> timedelta | None:
+        """How long the access token is good; None when nobody says so, or says what cannot be.
+
+        >>> Grant(external_id="", access_token="t", expires_in=-1).lifetime is None
+        True
+        """
+        seconds: Any = self.expires_in
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            return None
+        return timedelta(seconds=seconds) if 0 < seconds <= LONGEST_LIFE else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
@@ -113,11 +127,13 @@ class WebhookResult:
 class ConnectorError(HoldfastError):
     """{message}
 
-    A provider could not be used. The subclass says what to do about it.
+    A provider could not be used. The subclass says what to do about it; `answered` is the HTTP status that
+    the provider gave, where it gave one.
     """
 
     code = "PROVIDER_ERROR"
     status = 502
+    answered: int | None = None
 
 
 class Unauthorized(ConnectorError):
@@ -141,9 +157,9 @@ class RateLimited(ConnectorError):
     shared: bool
 
     def __init__(
-        self, *, message: str, retry_after_seconds: float | None = None, shared: bool = False
+        self, *, message: str, retry_after_seconds: float | None = None, shared: bool = False, **more: Any
     ) -> None:
-        super().__init__(message=message, retry_after_seconds=retry_after_seconds, shared=shared)
+        super().__init__(message=message, retry_after_seconds=retry_after_seconds, shared=shared, **more)
 
 
 class Transient(ConnectorError):
@@ -174,6 +190,15 @@ class Unsupported(Permanent):
     status = 501
 
 
+class NotSetUp(Unsupported):
+    """{message}
+
+    Nobody has told this process who we are at the provider. Another may know, so the account is innocent.
+    """
+
+    code = "NOT_SET_UP"
+
+
 class Connector:
     """A provider's account in our words. Each method raises `Unsupported` unless the provider can do it."""
 
@@ -181,6 +206,9 @@ class Connector:
     api_url: ClassVar[str] = ""
     auth_url: ClassVar[str] = ""
     scheme: ClassVar[Scheme | None] = None
+    # Whether a sync without a cursor tells all that has happened. Where it does not, a full sync leaves the
+    # cursor that is there, or what came since would never be told.
+    tells_all: ClassVar[bool] = True
 
     def __init__(self, http: Http, settings: ProviderSettings, max_items: int = 1000) -> None:
         self.http, self.settings, self.max_items = http, settings, max_items
@@ -226,7 +254,7 @@ class Connector:
         """The id and the secret of our application at the provider."""
         if not self.settings.client_id or not self.settings.client_secret:
             name = f"HOLDFAST_OAUTH_{self.provider.slug.upper()}_CLIENT"
-            raise Unsupported(
+            raise NotSetUp(
                 message=f"{self.provider.display_name} is not set up: set {name}_ID and {name}_SECRET"
             )
         return self.settings.client_id, self.settings.client_secret

@@ -49,12 +49,6 @@ COOL_DOWN: LiteralString = """
 update providers set cooldown_until = greatest(cooldown_until, %(until)s::timestamptz) where slug = %(slug)s
 """
 
-COOLDOWN: LiteralString = """
-select least(cooldown_until, '9999-12-31 23:59:59.999999Z')
-from providers
-where slug = %(slug)s and cooldown_until > clock_timestamp()
-"""
-
 # -- connections -----------------------------------------------------------------------------------------
 
 # A token that never ends is one of which nobody has said when.
@@ -83,6 +77,26 @@ values (
 
 ADD_LINK: LiteralString = _ADD + "returning " + _LINK
 
+# What is kept for webhooks when an account is connected again: the names of before, and those of now.
+_WEBHOOK: LiteralString = """
+(c.metadata -> 'webhook')
+|| case when jsonb_typeof(excluded.metadata -> 'webhook') = 'object'
+    then excluded.metadata -> 'webhook' else '{}' end
+|| case when jsonb_typeof(c.metadata #> '{webhook,external_ids}') = 'array'
+    then jsonb_build_object('external_ids', (
+        select coalesce(jsonb_agg(u.id order by u.place), '[]')
+        from (
+            select i.id, min(i.place) as place
+            from jsonb_array_elements(
+                (c.metadata #> '{webhook,external_ids}')
+                || case when jsonb_typeof(excluded.metadata #> '{webhook,external_ids}') = 'array'
+                    then excluded.metadata #> '{webhook,external_ids}' else '[]' end
+            ) with ordinality as i (id, place)
+            group by i.id
+        ) as u
+    )) else '{}' end
+"""
+
 # Connecting again: the new tokens, and what was known of syncs stays. A row that was just made has no `xmax`.
 UPSERT_LINK: LiteralString = (
     _ADD
@@ -96,8 +110,13 @@ set status = excluded.status,
     token_key_id = excluded.token_key_id,
     expires_at = excluded.expires_at,
     metadata = case when jsonb_typeof(c.metadata) = 'object'
-        then c.metadata || coalesce(excluded.metadata, '{}') || case when c.metadata ? 'sync'
-            then jsonb_build_object('sync', c.metadata -> 'sync') else '{}' end
+        then c.metadata || coalesce(excluded.metadata, '{}')
+            || case when c.metadata ? 'sync'
+                then jsonb_build_object('sync', c.metadata -> 'sync') else '{}' end
+            || case when jsonb_typeof(c.metadata -> 'webhook') = 'object'
+                then jsonb_build_object('webhook', """
+    + _WEBHOOK
+    + """) else '{}' end
         else excluded.metadata end
 returning """
     + _LINK
@@ -115,7 +134,8 @@ LINK_OF_TENANT: LiteralString = LINK + " and c.tenant_id = %(tenant_id)s"
 # Not `for update`: that would wait for, and hold up, every insert that refers to the connection.
 LOCK_LINK: LiteralString = LINK + " for no key update"
 
-LOCK_LINK_SHARED: LiteralString = LINK + " for share"
+# Not `for share`: locks of a row are not queued, and many who share it would let no writer in.
+LOCK_LINK_SHARED: LiteralString = LINK + " for key share"
 
 LINK_BY_UNIQUE: LiteralString = (
     _LINKS

@@ -56,9 +56,9 @@ async def retain(conn: Connection, settings: Settings, *, now: datetime | None =
 
 
 def duty(ground: Ground) -> Duty:
-    """The leader's duty to clear away."""
+    """The duty to clear away."""
 
     async def run(conn: Connection, _: str) -> int:
         return (await retain(conn, ground.settings)).total
 
-    return Duty(name="retain connectors", every=EVERY, run=run)
+    return Duty(name="retain connectors", every=EVERY, run=run, by_all=True)

@@ -28,6 +28,7 @@ from holdfast.engine.values import Item
 from holdfast.errors import ClaimLost, DecryptionError
 from holdfast.runtime.context import Context
 
+GONE = Cancel("cancelled: the connection is gone")
 FLIGHT = "flight"  # the key of `metadata.sync` that names the claim which holds the connection
 
 
@@ -70,14 +71,13 @@ class Run:
 
     async def lock(self, conn: Connection) -> Link | Cancel:
         """The connection's row, locked; or the end of the run, where nobody wants its answer any more."""
+        await conn.execute(work_queries.BRIEF)
         link = await connections.lock(conn, self.link.id)
-        return called_off(link) or link or Cancel("cancelled")
+        return GONE if link is None else called_off(link) or link
 
 
-def called_off(link: Link | None) -> Cancel | None:
+def called_off(link: Link) -> Cancel | None:
     """Why a job of this connection is not to run, if so."""
-    if link is None:
-        return Cancel("cancelled: the connection is gone")
     return None if link.status == "active" else Cancel(f"cancelled: the connection is {link.status}")
 
 
@@ -109,12 +109,12 @@ async def _begin(service: Connectors, ctx: Context) -> Run | Outcome:
             facts = await cursor.fetchone()
         link = facts and await connections.get_by_id(conn, facts.connection_id)
         if facts is None or link is None:
-            return Cancel("cancelled: the connection is gone")
+            return GONE
         if end := called_off(link) or _cooling(service, link, facts):
             return end
         if service.settings.sync_single_flight and not await _take_off(conn, ctx, link):
             return Snooze(service.settings.poll_interval)
-    access = Access(service, link)
+    access = Access(service, link, facts.now)
     return Run(service=service, ctx=ctx, link=link, access=access, priority=facts.priority, lost=facts.lost)
 
 
@@ -153,7 +153,7 @@ async def _take_off(conn: Connection, ctx: Context, link: Link) -> bool:
 def _holder(metadata: Json) -> dict[str, Json] | None:
     """The claim that a connection names, if it can be one: anybody may write there."""
     match metadata:
-        case {"sync": {"flight": {"job": str(job), "fence": int(fence)}}}:
+        case {"sync": {"flight": {"job": str(job), "fence": int(fence)}}} if not isinstance(fence, bool):
             return {"job": job, "fence": fence}
         case _:
             return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import ChainMap
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, cast
 
 from psycopg.rows import tuple_row
@@ -24,6 +26,8 @@ from holdfast.db.settings import Settings
 from holdfast.engine.store import Connection, Store
 from holdfast.errors import NotFound
 from holdfast.runtime.app import Ground
+
+log = logging.getLogger("holdfast.connectors")
 
 
 class NoConnector(Unsupported):
@@ -49,6 +53,7 @@ class Connectors:
         own = [one for app in ground.apps if isinstance(app, ConnectorsApp) for one in app.own]
         # A chain: a built-in connector is imported when it is first asked for.
         known = ChainMap({one.provider.slug: one for one in own}, cast("Any", CONNECTORS))
+        _tell_of_unknown(tuple(sorted(set(ground.settings.providers) - set(known))))
         return cls(ground=ground, keyring=Keyring.of(ground.settings, ground.settings.home), known=known)
 
     @property
@@ -89,6 +94,13 @@ class Connectors:
         kind = self.kind(slug)
         async with opened(slug) as http:
             yield kind(http, self.settings.provider(slug), self.settings.sync_max_items)
+
+
+@cache
+def _tell_of_unknown(slugs: tuple[str, ...]) -> None:
+    """Once in a process: what is set for a provider that has no connector is set for nobody."""
+    for slug in slugs:
+        log.warning("there are settings for %s, which no connector has: is the name misspelt?", slug)
 
 
 async def clock(conn: Connection) -> datetime:

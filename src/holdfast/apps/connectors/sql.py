@@ -8,6 +8,19 @@ from holdfast.apps.connectors.tick_queries import TIMED
 
 # -- inbox -----------------------------------------------------------------------------------------------
 
+# Each is a statement of its own: the snapshot of the next one is then younger than the wait for the lock.
+HOLD_INBOX: LiteralString = """
+select pg_advisory_xact_lock_shared(hashtextextended('holdfast inbox ' || %(id)s::text, 0))
+"""
+
+CLOSE_INBOX: LiteralString = """
+select pg_advisory_xact_lock(hashtextextended('holdfast inbox ' || %(id)s::text, 0))
+"""
+
+CLOSE_INBOX_NOW: LiteralString = """
+select pg_try_advisory_xact_lock(hashtextextended('holdfast inbox ' || %(id)s::text, 0))
+"""
+
 RECEIVE: LiteralString = """
 insert into webhook_delivery (
     provider_slug, connection_id, tenant_id, delivery_id, headers, payload, body_sha256, verification,
@@ -21,25 +34,14 @@ on conflict (provider_slug, tenant_id, delivery_id) do nothing
 returning delivery_id
 """
 
+# Times without end are bounded: others may write here, too. Whoever sorts names the table's own column.
 DELIVERY: LiteralString = """
 select provider_slug as provider, tenant_id, delivery_id, connection_id, headers, payload, verification,
-    received_at, processed_at, attempts, error
+    greatest(least(received_at, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') as received_at,
+    case when processed_at is not null
+        then greatest(least(processed_at, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z')
+    end as processed_at, attempts, error
 from webhook_delivery
-"""
-
-PENDING: LiteralString = (
-    DELIVERY
-    + """
-where connection_id = %(connection)s and processed_at is null
-order by received_at, delivery_id
-limit %(limit)s
-"""
-)
-
-LEFT: LiteralString = """
-select exists (
-    select from webhook_delivery where connection_id = %(connection)s and processed_at is null
-)
 """
 
 PROCESSED: LiteralString = """
@@ -84,14 +86,17 @@ DELIVERY_CONDITIONS: Mapping[str, LiteralString] = {
 
 def arrivals(given: Iterable[str]) -> LiteralString:
     """Some deliveries, in order of arrival."""
-    order: LiteralString = " order by received_at, tenant_id, provider_slug, delivery_id limit %(limit)s"
+    order: LiteralString = """
+order by webhook_delivery.received_at, tenant_id, provider_slug, delivery_id
+limit %(limit)s
+"""
     return DELIVERY + "where " + where(DELIVERY_CONDITIONS, given) + order
 
 
 def deliveries(given: Iterable[str]) -> LiteralString:
     """A page of deliveries, the newest first."""
     order: LiteralString = """
-order by received_at desc, tenant_id desc, provider_slug desc, delivery_id desc
+order by webhook_delivery.received_at desc, tenant_id desc, provider_slug desc, delivery_id desc
 limit %(limit)s
 """
     return DELIVERY + "where " + where(DELIVERY_CONDITIONS, given) + order
@@ -107,15 +112,22 @@ where d.provider_slug = %(provider)s and d.tenant_id = m.tenant_id and d.deliver
 
 # -- jobs ------------------------------------------------------------------------------------------------
 
-# `completed` is another's word for succeeded, and a time without end is bounded: others write here, too.
+# `completed` is another's word for succeeded, and times are bounded to what a calendar has: others write
+# here, too. Whoever sorts names the table's own column.
 JOB: LiteralString = """
 select id, tenant_id, provider_slug as provider, connection_id, job_type,
     case status when 'completed' then 'succeeded' else status end as status,
     priority, attempts, max_attempts,
     greatest(least(scheduled_at, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') as scheduled_at,
-    case when isfinite(retry_after) then retry_after end as retry_after,
-    case when isfinite(started_at) then started_at end as started_at,
-    case when isfinite(finished_at) then finished_at end as finished_at,
+    case when isfinite(retry_after)
+        then greatest(least(retry_after, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z')
+    end as retry_after,
+    case when isfinite(started_at)
+        then greatest(least(started_at, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z')
+    end as started_at,
+    case when isfinite(finished_at)
+        then greatest(least(finished_at, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z')
+    end as finished_at,
     cursor, error,
     greatest(least(created_at, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') as created_at
 from sync_jobs
@@ -131,12 +143,24 @@ JOB_CONDITIONS: Mapping[str, LiteralString] = {
     "started_after": "started_at >= %(started_after)s",
     "finished_after": "finished_at >= %(finished_after)s",
     "before": "(scheduled_at, id) < (%(before)s, %(before_id)s)",
+    # The time that was told of the last row is a bound: its place is what the row itself says.
+    "before_bound": """
+(scheduled_at, id) < (
+    coalesce((
+        select last.scheduled_at from sync_jobs as last
+        where last.id = %(before_id)s and greatest(
+            least(last.scheduled_at, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z'
+        ) = %(before)s
+    ), %(before)s),
+    %(before_id)s
+)
+""",
 }
 
 
 def jobs(given: Iterable[str]) -> LiteralString:
     """A page of jobs, the last scheduled first."""
-    order: LiteralString = " order by scheduled_at desc, id desc limit %(limit)s"
+    order: LiteralString = " order by sync_jobs.scheduled_at desc, id desc limit %(limit)s"
     return JOB + "where " + where(JOB_CONDITIONS, given) + order
 
 
@@ -164,11 +188,17 @@ where """
 # Bad runs are counted since the last success; the run that is on is not one yet. The last success is looked
 # for among the newest jobs of the connection, as an index has them.
 HEALTH: LiteralString = """
-select c.id as connection_id, good.last_success, bad.at as last_error_at, bad.error as last_error,
-    coalesce(runs.failures, 0) as failures
+select c.id as connection_id,
+    case when good.last_success is not null
+        then greatest(least(good.last_success, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z')
+    end as last_success,
+    case when bad.at is not null
+        then greatest(least(bad.at, '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z')
+    end as last_error_at,
+    bad.error as last_error, coalesce(runs.failures, 0) as failures
 from unnest(%(ids)s::uuid[]) as c (id)
 left join lateral (
-    select max(finished_at) as last_success from (
+    select max(finished_at) filter (where isfinite(finished_at)) as last_success from (
         (
             select finished_at from sync_jobs where connection_id = c.id and status = 'succeeded'
             order by scheduled_at desc limit 10
@@ -187,7 +217,9 @@ left join lateral (
     limit 1
 ) as bad on true
 left join lateral (
-    select sum(attempts - case status when 'running' then 1 else 0 end)::int as failures
+    select least(
+        greatest(sum(attempts::bigint - case status when 'running' then 1 else 0 end), 0), 2147483647
+    )::bigint as failures
     from sync_jobs
     where connection_id = c.id and status in ('queued', 'running', 'failed') and error is not null
         and error ->> 'code' is distinct from 'CANCELLED'
@@ -198,7 +230,7 @@ left join lateral (
 # Beside what is there: a key that is missing, or no object, is made.
 SET_EXTERNAL_IDS: LiteralString = """
 update connections
-set metadata = coalesce(metadata, '{}') || jsonb_build_object(
+set metadata = case jsonb_typeof(metadata) when 'object' then metadata else '{}' end || jsonb_build_object(
     'webhook',
     case jsonb_typeof(metadata -> 'webhook') when 'object' then metadata -> 'webhook' else '{}' end
         || jsonb_build_object('external_ids', %(external_ids)s::jsonb)
@@ -265,7 +297,7 @@ group by provider_slug
 
 WAITING: LiteralString = """
 select provider_slug as provider, connection_id is null as unmatched, count(*) as count,
-    extract(epoch from now() - min(received_at))::float8 as seconds
+    extract(epoch from now() - greatest(least(min(received_at), now()), 'epoch'))::float8 as seconds
 from webhook_delivery
 where processed_at is null
 group by provider_slug, connection_id is null

@@ -71,13 +71,15 @@ async def _keep(run: Run, cursor: Json, page: Page) -> Outcome:
 def _is_to_move(run: Run, began: Json, stored: Json, page: Page) -> bool:
     """Whether the connection's cursor becomes the page's.
 
-    A full job moves it with its last page. An incremental one does while the cursor is the one that it began
-    at: somebody who has reset it meanwhile, or a full job, knows better.
+    A full job moves it with its last page, unless it leaves out what came since the one that is there.
+    An incremental one does while the cursor is the one that it began at: somebody who has reset it
+    meanwhile, or a full job, knows better.
     """
     if page.next_cursor is None:
         return False
     if run.ctx.job.kind == FULL:
-        return not page.has_more
+        tells_all = run.service.kind(run.link.provider).tells_all
+        return not page.has_more and (tells_all or stored is None)
     return _spelled(stored) == _spelled(began)
 
 

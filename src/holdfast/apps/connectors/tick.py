@@ -75,13 +75,13 @@ async def tick(
 
 
 def duty(ground: Ground) -> Duty:
-    """The leader's duty to tick."""
+    """The duty to tick. Of every worker, as a leader may lack the extra, or your own connectors."""
     store, settings = ground.stores[SYNC_JOBS.name], ground.settings
 
     async def run(conn: Connection, _: str) -> int:
         return (await tick(conn, store, settings)).scheduled
 
-    return Duty(name="schedule", every=settings.sync_tick_seconds, run=run)
+    return Duty(name="schedule", every=settings.sync_tick_seconds, run=run, by_all=True)
 
 
 def lanes(now: datetime, settings: Settings) -> tuple[Lane, ...]:

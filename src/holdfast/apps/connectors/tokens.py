@@ -10,55 +10,50 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
+from psycopg import InterfaceError, OperationalError
+from psycopg.errors import IdleInTransactionSessionTimeout
 from psycopg.rows import class_row
 
-from holdfast.apps.connectors import connections, failures, work_queries
+from holdfast.apps.connectors import connections, failures, http, work_queries
 from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.crypto import Sealed
 from holdfast.apps.connectors.protocol import (
     Account,
     ConnectorError,
     Grant,
+    NotSetUp,
     Permanent,
+    Transient,
     Unauthorized,
     Unsupported,
 )
 from holdfast.apps.connectors.service import Connectors, NoConnector, clock
 from holdfast.engine.store import Connection
 from holdfast.errors import DecryptionError, NotFound
-from holdfast.runtime.app import Ground
 from holdfast.runtime.duties import Duty
 
 log = logging.getLogger("holdfast.connectors")
 T = TypeVar("T")
 
 SOON = timedelta(seconds=60)  # a token that ends within this time is refreshed before it is used
-GRACE = 4.0  # seconds that a refresh which is under way may go on when its run is stopped
+GRACE = 4.0  # seconds that a worker which ends waits for refreshes whose runs are gone
+LONGEST = http.WHOLE + 10.0  # seconds that a provider may take for one: a connector may be anybody's
 BATCH = 100  # connections in one look of the duty
 
 REFUSALS = (Permanent, Unauthorized, DecryptionError)  # of a refresh: the account must be connected anew
+INNOCENT = (NoConnector, NotSetUp)  # of these, though, it is this process that cannot
+BROKEN = (OperationalError, InterfaceError, IdleInTransactionSessionTimeout)  # the database's connection
 
 
 # -- using -----------------------------------------------------------------------------------------------
-
-
-async def account(service: Connectors, link: Link, *, now: datetime | None = None) -> Account:
-    """The connection as its connector sees it, with a token that lasts for another minute if it can."""
-    return _open(service, await _lasting(service, link, now))
-
-
-async def _lasting(service: Connectors, link: Link, now: datetime | None) -> Link:
-    ends = link.expires_at
-    if ends is None or link.refresh is None or ends - (now or datetime.now(UTC)) >= SOON:
-        return link
-    return await refresh(service, link.id, used=link.access)
 
 
 def _open(service: Connectors, link: Link) -> Account:
@@ -87,21 +82,31 @@ def _sealed(service: Connectors, link: Link, text: str) -> Sealed:
 
 
 class Access:
-    """A connection's token during one run: opened when it is first needed, refreshed at most once."""
+    """A connection's token during one run: opened when it is first needed, refreshed at most once.
 
-    def __init__(self, service: Connectors, link: Link) -> None:
+    `now` is the database's time when the run began: when a token ends is written by that clock.
+    """
+
+    def __init__(self, service: Connectors, link: Link, now: datetime) -> None:
         self.service = service
         self.link = link
+        self._began, self._since = now, time.monotonic()
         self.secrets: list[str | None] = []  # what must never be told
         self._account: Account | None = None
         self._renewed = False
 
     async def account(self) -> Account:
-        """The account, with its token in the clear."""
+        """The account, with its token in the clear; one that lasts for another minute, if it can."""
         if self._account is None:
-            self._use(await _lasting(self.service, self.link, None))
+            ending = self._ends_soon() and self.link.refresh is not None
+            link = await refresh(self.service, self.link.id, used=self.link.access) if ending else self.link
+            self._use(link)
             assert self._account
         return self._account
+
+    def _ends_soon(self) -> bool:
+        now = self._began + timedelta(seconds=time.monotonic() - self._since)
+        return self.link.expires_at is not None and self.link.expires_at - now < SOON
 
     async def renew(self, refusal: Unauthorized) -> None:
         """Refreshes the token that was refused; raises the refusal when that was done before."""
@@ -130,34 +135,56 @@ class Access:
 async def refresh(service: Connectors, connection_id: UUID, *, used: bytes | None) -> Link:
     """The connection with a newer token than the sealed one that was `used`, by us or by whoever was quicker.
 
-    What cannot be mended (`REFUSALS`) is raised after the connection was set to `error`. Stopped in the
-    middle, it goes on for a moment: a new refresh token that is not written down is lost for good.
+    What cannot be mended (`REFUSALS`) is raised after the connection was set to `error`. Whoever is stopped
+    meanwhile leaves it to end by itself: a new refresh token that is not written down is lost for good.
     """
     task = asyncio.ensure_future(_refresh(service, connection_id, used))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        with suppress(Exception, asyncio.CancelledError):
-            async with asyncio.timeout(GRACE):
-                await task
+        if not task.done():
+            _leave(task, connection_id)
         raise
 
 
 async def _refresh(service: Connectors, connection_id: UUID, used: bytes | None) -> Link:
-    # A connection of its own: the pool is for those who are quick, and duties run in another loop than it.
-    async with await service.database.connect("token refresh") as conn:
-        async with conn.transaction():
+    given: list[Given] = []
+    try:
+        # A connection of its own: the pool is for those who are quick, and duties run in another loop.
+        async with await service.database.connect("token refresh") as conn, conn.transaction():
             await conn.execute(work_queries.REFRESHING, {"id": connection_id})
-            answer = await _refresh_alone(conn, service, connection_id, used)
-        if isinstance(answer, Exception):
-            raise answer  # now that it is written down
-        return answer
+            answer = await _refresh_alone(conn, service, connection_id, used, given)
+    except BROKEN as error:
+        if not given:
+            raise
+        # It sat idle while the provider was asked. Who holds the lock by now is judged by `_write`.
+        log.warning(
+            "connection %s: new tokens are written once more (%s)", connection_id, type(error).__name__
+        )
+        async with await service.database.connect("token refresh") as conn, conn.transaction():
+            return await _write(conn, service, given[0])
+    if isinstance(answer, Exception):
+        raise answer  # now that it is written down
+    return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a provider gave for the refresh token `old` of a connection, and when it was asked."""
+
+    link: Link
+    grant: Grant
+    old: str = field(repr=False)
+    asked_at: datetime
 
 
 async def _refresh_alone(
-    conn: Connection, service: Connectors, connection_id: UUID, used: bytes | None
+    conn: Connection, service: Connectors, connection_id: UUID, used: bytes | None, given: list[Given]
 ) -> Link | Exception:
-    """The connection with its new token, or why there is none, which the caller raises after its commit."""
+    """The connection with its new token, or why there is none, which the caller raises after its commit.
+
+    What the provider has given stands in `given` from then on, whatever becomes of `conn`.
+    """
     link = await connections.get_by_id(conn, connection_id)
     if link is None:
         raise NotFound(what="connection", id=connection_id)
@@ -166,32 +193,37 @@ async def _refresh_alone(
     asked_at = await clock(conn)
     try:
         grant, old = await _ask(service, link)
-    except NoConnector:
+    except INNOCENT:
         raise
     except REFUSALS as error:
         await _spoil(conn, service, link, error)
         return error
-    return await _write(conn, service, link, grant, old, asked_at)
+    given.append(Given(link=link, grant=grant, old=old, asked_at=asked_at))
+    return await _write(conn, service, given[0])
 
 
 async def _ask(service: Connectors, link: Link) -> tuple[Grant, str]:
     """What the provider gives for the refresh token, and that token."""
     kind = service.kind(link.provider)
+    name = kind.provider.display_name
     if link.refresh is None:
-        name = kind.provider.display_name
         raise Unsupported(message=f"{name} gave no refresh token: the account must be authorised again")
     token = _text(service, link, link.refresh)
+    timer = asyncio.timeout(LONGEST)
     try:
-        async with service.connector(link.provider) as connector:
+        async with timer, service.connector(link.provider) as connector:
             return await connector.refresh(token), token
     except ConnectorError as error:
         raise failures.scrubbed(error, [token]) from None
+    except TimeoutError:
+        if not timer.expired():
+            raise
+        raise Transient(message=f"{name} took too long to refresh a token") from None
 
 
-async def _write(
-    conn: Connection, service: Connectors, link: Link, grant: Grant, old: str, asked_at: datetime
-) -> Link:
+async def _write(conn: Connection, service: Connectors, given: Given) -> Link:
     """Stores the new tokens, unless somebody has connected the account anew meanwhile, or disconnected it."""
+    link, grant = given.link, given.grant
     current = await connections.lock(conn, link.id)
     if current is None:
         raise NotFound(what="connection", id=link.id)
@@ -199,12 +231,12 @@ async def _write(
         return current
     access = _sealed(service, link, grant.access_token)
     # The old one is sealed again as well: both are sealed by the key that the row names.
-    again = _sealed(service, link, grant.refresh_token or old)
-    ends = None if grant.expires_in is None else asked_at + timedelta(seconds=grant.expires_in)
+    again = _sealed(service, link, grant.refresh_token or given.old)
+    ends = None if grant.lifetime is None else given.asked_at + grant.lifetime
     written = await connections.update_tokens_status(
         conn, link.id, access=access.data, refresh=again.data, key_id=access.key_id, expires_at=ends
     )
-    kept = "unchanged" if grant.refresh_token in (None, old) else "rotated"
+    kept = "unchanged" if grant.refresh_token in (None, given.old) else "rotated"
     log.info("connection %s (%s): token refreshed, refresh token %s", link.id, link.provider, kept)
     return written or current
 
@@ -219,6 +251,46 @@ def _same(service: Connectors, link: Link, used: bytes | None) -> bool:
         return _text(service, link, link.access) == _text(service, link, used)
     except DecryptionError:
         return False
+
+
+# -- left alone ------------------------------------------------------------------------------------------
+
+# Refreshes whose runs were stopped, of every loop, each with what tells its end to the other loops. Held here
+# as a loop holds its tasks weakly.
+_left: dict[asyncio.Task[Link], Future[None]] = {}
+
+
+def _leave(task: asyncio.Task[Link], connection_id: UUID) -> None:
+    """Lets a refresh come to its end by itself; its own time-out sees that there is one."""
+    ended: Future[None] = Future()
+
+    def tell(task: asyncio.Task[Link]) -> None:
+        _left.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            told = failures.fault(error) if isinstance(error, Exception) else {"message": repr(error)}
+            log.warning("connection %s: its token could not be refreshed: %s", connection_id, told["message"])
+        ended.set_result(None)
+
+    _left[task] = ended
+    task.add_done_callback(tell)
+
+
+async def settle(seconds: float | None = None) -> int:
+    """Waits for the refreshes that were left alone, for so long at most; answers how many have ended."""
+    waiting = [asyncio.wrap_future(ended) for ended in list(_left.values())]
+    if not waiting:
+        return 0
+    done, _ = await asyncio.wait(waiting, timeout=seconds)
+    return len(done)
+
+
+def last_duty() -> Duty:
+    """Every worker's last look: its loop is about to close, and with it what still runs there."""
+
+    async def run(conn: Connection, worker: str) -> int:  # noqa: ARG001
+        return await settle(GRACE)
+
+    return Duty(name="settle refreshes", every=3600.0, run=run, by_all=True, at_the_end=True)
 
 
 # -- giving up -------------------------------------------------------------------------------------------
@@ -285,13 +357,13 @@ async def _refreshed(service: Connectors, ending: Ending, places: asyncio.Semaph
     return True
 
 
-def duty(ground: Ground, draw: Callable[[], float] = random.random) -> Duty:
-    """The leader's look for tokens that will soon end; not all installations at the same minute."""
-    service, settings = Connectors.of(ground), ground.settings
+def duty(service: Connectors, draw: Callable[[], float] = random.random) -> Duty:
+    """The look for tokens that will soon end; not all installations at the same minute."""
+    settings = service.settings
     spread = settings.token_refresh_jitter * (2 * draw() - 1)
 
     async def run(conn: Connection, _: str) -> int:
         return await refresh_ending(service, conn)
 
     every = max(settings.token_refresh_tick_seconds * (1 + spread), 1.0)
-    return Duty(name="refresh tokens", every=every, run=run)
+    return Duty(name="refresh tokens", every=every, run=run, by_all=True)

@@ -14,7 +14,7 @@ MARGIN = 5.0  # seconds: a run ends itself when its time is over; this is for on
 
 
 def work(ground: Ground) -> Work:
-    """A handler for each type of job, and the leader's duties."""
+    """A handler for each type of job, and the duties."""
     service = Connectors.of(ground)
 
     async def polls(ctx: Context) -> Outcome:
@@ -30,6 +30,12 @@ def work(ground: Ground) -> Work:
             describe(function, kind, place="loop", ledger=SYNC_JOBS.name, timeout=timeout)
             for kind, function in by_type.items()
         ),
-        duties=(tick.duty(ground), tokens.duty(ground), retain.duty(ground), drain.duty(ground)),
+        duties=(
+            tick.duty(ground),
+            tokens.duty(service),
+            tokens.last_duty(),
+            retain.duty(ground),
+            drain.duty(service),
+        ),
         longest=ground.settings.sync_max_run_seconds,
     )

@@ -14,6 +14,12 @@ join providers as p on p.slug = j.provider_slug
 where j.id = %(id)s
 """
 
+# What tells one loss from another: of which job, and when.
+LOSS: LiteralString = """
+select id::text || ' ' || coalesce(error ->> 'timestamp', '') from sync_jobs
+where id = %(id)s and error ->> 'code' = 'WORKER_LOST'
+"""
+
 # Whether the run that holds a connection is still under way: its claim is its id and its fence.
 FLYING: LiteralString = """
 select exists (
@@ -28,6 +34,9 @@ STATE: LiteralString = "select status from sync_jobs where id = %(id)s"
 
 # -- tokens ----------------------------------------------------------------------------------------------
 
+# What writes the end of a run is quick. A worker that is frozen in the middle must not keep its locks.
+BRIEF: LiteralString = "select set_config('idle_in_transaction_session_timeout', '10s', true)"
+
 # Taken in a statement of its own: the snapshot of the next one is then younger than the wait for the lock.
 REFRESHING: LiteralString = """
 select pg_advisory_xact_lock(hashtextextended('holdfast token ' || %(id)s::text, 0))
@@ -39,7 +48,7 @@ select c.id, c.access_token_ciphertext as access
 from connections as c
 join providers as p on p.slug = c.provider_slug
 where c.status = 'active' and c.refresh_token_ciphertext is not null
-    and c.expires_at <= clock_timestamp() + make_interval(secs => %(lead)s)
+    and c.expires_at <= (select clock_timestamp()) + make_interval(secs => %(lead)s)
     and c.provider_slug = any(%(known)s::text[]) and c.id <> all(%(tried)s::uuid[])
     and coalesce(p.cooldown_until, '-infinity') <= clock_timestamp()
 order by c.expires_at, c.id

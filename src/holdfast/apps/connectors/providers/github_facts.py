@@ -91,14 +91,17 @@ def polled_issue(issue: Thing, since: datetime | None) -> tuple[Signal, ...]:
     return tuple(_issue(*kind, issue, issue["repository"]) for kind in kinds if _new(issue[kind[1]], since))
 
 
-def polled_pull(pull: Thing, since: datetime | None) -> tuple[Signal, ...]:
-    """The facts that a pull request's present state tells, as far as they are not older than `since`."""
+def polled_pull(pull: Thing) -> tuple[Signal, ...]:
+    """All facts that a pull request's present state tells, old ones as well.
+
+    One that changes while its list is read jumps to a page that was read: the last round may have missed it.
+    """
     kinds = [PULLS["opened"]]
     if pull.get("closed_at"):
         kinds.append(_end(pull))
     kinds += _change(PULLS["edited"], pull)
     repo = pull["base"]["repo"]
-    return tuple(_pull(*kind, pull, repo) for kind in kinds if _new(pull[kind[1]], since))
+    return tuple(_pull(*kind, pull, repo) for kind in kinds)
 
 
 def _end(pull: Thing) -> tuple[str, str]:

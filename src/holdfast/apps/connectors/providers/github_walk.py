@@ -213,7 +213,7 @@ class Walk:
             for thing in answer.objects():
                 last = thing["updated_at" if part == "pulls" else "created_at"]
                 if since is None or moment(last) >= since:
-                    found += facts.polled_pull(thing, since) if part == "pulls" else facts.polled_event(thing)
+                    found += facts.polled_pull(thing) if part == "pulls" else facts.polled_event(thing)
             older = since is not None and bool(last) and moment(last) < since
         return found, _has_next(answer) and bool(last) and not older
 

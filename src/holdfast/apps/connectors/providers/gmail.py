@@ -45,6 +45,7 @@ class Gmail(Google):
 
     provider = Provider(slug="gmail", display_name="Gmail", auth_type="oauth2", scopes=("gmail.readonly",))
     api_url = "https://gmail.googleapis.com"
+    tells_all = False
     scheme: ClassVar[Scheme | None] = "oidc"
 
     async def owner(self, token: str) -> Owner:

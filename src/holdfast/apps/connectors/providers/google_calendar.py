@@ -31,6 +31,7 @@ class GoogleCalendar(Pushed):
         scopes=("calendar.readonly",),
     )
     api_url = "https://www.googleapis.com"
+    tells_all = False
 
     async def owner(self, token: str) -> Owner:
         """The primary calendar, whose id is the account's address."""

@@ -34,6 +34,7 @@ class GoogleDrive(Pushed):
         scopes=("drive.readonly",),
     )
     api_url = "https://www.googleapis.com"
+    tells_all = False
 
     async def owner(self, token: str) -> Owner:
         fields = {"fields": "user(permissionId,emailAddress,displayName)"}

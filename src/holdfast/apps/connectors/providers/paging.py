@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable
 from types import UnionType
@@ -29,9 +30,13 @@ async def walk(step: Step, cursor: Cursor, most: int, clock: Callable[[], float]
 
     What was read stays when a later step fails for a passing reason: the next call begins where this one
     failed, and is the one to raise. Where the cursor's `page` is outdated its listing begins anew, once.
+    Steps that lead back to where one has been before would do so for ever: the first page that is led round
+    keeps what it has, and the next one, which begins in the circle, raises.
     """
     found: list[Signal] = []
     begun, steps = clock(), 0
+    start = _mark(cursor)
+    passed = {start}
     while True:
         try:
             page = await step(cursor)
@@ -47,8 +52,20 @@ async def walk(step: Step, cursor: Cursor, most: int, clock: Callable[[], float]
         steps += 1
         found += page.signals
         cursor = page.next_cursor
+        if page.has_more:
+            place = _mark(cursor)
+            if place == start:
+                raise Transient(message="the provider's listing goes round in circles")
+            if place in passed:
+                return Page(signals=tuple(found), next_cursor=cursor, has_more=True)
+            passed.add(place)
         if not page.has_more or len(found) >= most or clock() - begun >= PATIENCE:
             return Page(signals=tuple(found), next_cursor=cursor, has_more=page.has_more)
+
+
+def _mark(cursor: Json) -> str:
+    """What tells one place from another."""
+    return json.dumps(cursor, sort_keys=True)
 
 
 def begin(cursor: Json, provider: str, **shapes: Shape) -> Cursor:

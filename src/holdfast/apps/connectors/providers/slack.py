@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 from urllib.parse import quote, urlencode
 
 from holdfast.apps.connectors.http import Answer, as_object, granted
@@ -134,7 +134,9 @@ class Slack(Connector):
         a channel.
         """
         told = as_object(payload) or {}
-        installed = [one for one in map(as_object, told.get("authorizations") or ()) if one]
+        given = told.get("authorizations")
+        each: list[Any] = cast("list[Any]", given) if isinstance(given, list) else []
+        installed = [one for one in map(as_object, each) if one]
         ids = [
             one.get("enterprise_id" if one.get("is_enterprise_install") else "team_id") for one in installed
         ]

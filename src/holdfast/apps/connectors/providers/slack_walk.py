@@ -47,6 +47,7 @@ class Round:
     history_at: str | None = None  # of the first channel
     threads: list[list[str]] = field(default_factory=list[list[str]])  # channel, and the first message's ts
     thread_at: str | None = None  # of the first thread
+    again: list[str] = field(default_factory=list[str])  # what was begun anew: Slack had forgotten a cursor
 
     @property
     def over(self) -> bool:
@@ -113,7 +114,9 @@ class Walk:
         if place.until is None:
             place.until = f"{answer.moment.timestamp():.6f}"
         if (data := _good(answer)) is None:
-            place.list_at = None  # Slack has forgotten where we were: from the beginning
+            if not self._forgotten("list", answer):
+                raise answer.unreadable()
+            place.list_at = None
             return []
         with reading(answer.unreadable()):
             channels = [str(one["id"]) for one in answer.each(data["channels"]) if one.get("is_member")]
@@ -126,8 +129,8 @@ class Walk:
         channel = place.channels[0]
         answer = await self._ask("conversations.history", self._span(channel), place.history_at)
         if (data := _good(answer)) is None:
-            if not self._again(answer, channel):
-                place.channels = place.channels[1:]
+            if not self._again("history", answer, channel):
+                self._leave_channel()
             place.history_at = None
             return []
         found: list[Signal] = []
@@ -138,7 +141,7 @@ class Walk:
                     place.threads.append([channel, message["ts"]])
         place.history_at = _more(data)
         if place.history_at is None:
-            place.channels = place.channels[1:]
+            self._leave_channel()
         return found
 
     async def _replies(self) -> list[Signal]:
@@ -146,15 +149,15 @@ class Walk:
         channel, ts = place.threads[0]
         answer = await self._ask("conversations.replies", {**self._span(channel), "ts": ts}, place.thread_at)
         if (data := _good(answer)) is None:
-            if not self._again(answer, channel):
-                place.threads = place.threads[1:]
+            if not self._again("thread", answer, channel):
+                self._leave_thread()
             place.thread_at = None
             return []
         with reading(answer.unreadable()):
             found = [one for reply in answer.each(data["messages"]) for one in facts.posted(channel, reply)]
         place.thread_at = _more(data)
         if place.thread_at is None:
-            place.threads = place.threads[1:]
+            self._leave_thread()
         return found
 
     async def _ask(self, method: str, arguments: Mapping[str, str | int | None], at: str | None) -> Answer:
@@ -176,10 +179,27 @@ class Walk:
         since, latest = self.round.since, message.get("latest_reply")
         return since is None or latest is None or moment(float(latest)) >= moment(float(since))
 
-    def _again(self, answer: Answer, channel: str) -> bool:
-        """Whether to ask the same from its beginning: Slack's cursors do not live for ever."""
+    def _leave_channel(self) -> None:
+        place = self.round
+        place.channels = place.channels[1:]
+        place.again = [what for what in place.again if what != "history"]
+
+    def _leave_thread(self) -> None:
+        place = self.round
+        place.threads = place.threads[1:]
+        place.again = [what for what in place.again if what != "thread"]
+
+    def _forgotten(self, what: str, answer: Answer) -> bool:
+        """Whether to ask for it from its beginning, once: Slack's cursors do not live for ever."""
+        if answer.object()["error"] != "invalid_cursor" or what in self.round.again:
+            return False
+        self.round.again.append(what)
+        return True
+
+    def _again(self, what: str, answer: Answer, channel: str) -> bool:
+        """The same of a channel; without it the round goes on."""
         error = answer.object()["error"]
-        if error == "invalid_cursor":
+        if self._forgotten(what, answer):
             return True
         log.warning("slack: the channel %s cannot be read (%s): left out", channel, error)
         return False

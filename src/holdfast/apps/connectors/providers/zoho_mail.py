@@ -45,6 +45,7 @@ class ZohoMail(Zoho):
         webhooks=False,
     )
     api_url = "https://mail.zoho.com"
+    tells_all = False
     service = "mail"
     extra_scopes = ("ZohoMail.accounts.READ",)
 

@@ -121,7 +121,8 @@ async def change_connection(
 async def remove_connection(id: ConnectionId, caller: Actor, site: Here, service: Service) -> None:
     """Removes it with its jobs, signals and deliveries, for good. `disconnect` keeps what it has brought."""
     async with site.connection() as conn:
-        await actions.remove(service, conn, caller, tenant_of(caller), id)
+        gone = await actions.remove(service, conn, caller, tenant_of(caller), id)
+    await actions.tell_provider(service, gone)
 
 
 @router.post("/{id}/sync", summary="Sync a connection now", status_code=202, responses=problems(409))
@@ -194,8 +195,10 @@ async def resume_connection(id: ConnectionId, caller: Actor, site: Here, service
 async def disconnect(id: ConnectionId, caller: Actor, site: Here, service: Service) -> Connection:
     """Removes its tokens and cancels its jobs; what it has brought stays. Connecting again revives it."""
     async with site.connection() as conn:
-        link = await actions.disconnect(service, conn, caller, tenant_of(caller), id)
-        return await _told(service, conn, link)
+        before, ended = await actions.end(service, conn, caller, tenant_of(caller), id)
+        told = await _told(service, conn, ended)
+    await actions.tell_provider(service, before)
+    return told
 
 
 async def _told(service: Connectors, conn: store.Connection, link: Link) -> Connection:
