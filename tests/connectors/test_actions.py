@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +21,6 @@ from holdfast.apps.connectors.ledger import BY_HAND_PRIORITY
 from holdfast.apps.connectors.protocol import Permanent, Transient
 from holdfast.db.pool import Connection
 from holdfast.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from runtime.support import until
 
 ANA = Caller(who="ana", scope="act", tenant=str(TENANT), bound=True)
 READER = Caller(who="rob", scope="read", tenant=str(TENANT), bound=True)

@@ -14,7 +14,7 @@ import pytest
 from conftest import Connect
 from connectors.kit import FAKE, NOON, Stage, Stop, signal, stage
 from holdfast import Settings
-from holdfast.apps.connectors import connections, inbox, listing
+from holdfast.apps.connectors import inbox, listing
 from holdfast.apps.connectors.inbox import BATCH, TRIES, Replayed
 from holdfast.apps.connectors.protocol import Permanent, WebhookResult
 from holdfast.db.pool import Connection

@@ -1,4 +1,4 @@
-"""Rows that others have written, with times that no calendar has and numbers without measure: lists show all."""
+"""Rows that others have written, with times that no calendar has or numbers without measure, hide nothing."""
 
 from __future__ import annotations
 

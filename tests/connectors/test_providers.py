@@ -21,7 +21,7 @@ from connectors.servers.zoho_mail import GOOD as ZOHO_GOOD
 from connectors.servers.zoho_mail import MAILBOX as ZOHO_MAILBOX
 from connectors.servers.zoho_mail import ZohoMailServer
 from connectors.servers.zoho_mail import message as zoho_message
-from holdfast.apps.connectors import catalogue, inbox
+from holdfast.apps.connectors import inbox
 from holdfast.apps.connectors.connections import Link
 from holdfast.db.pool import Connection
 from holdfast.db.settings import ProviderSettings, Settings

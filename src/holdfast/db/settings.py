@@ -151,9 +151,10 @@ def describe() -> list[Row]:
     """Every setting, in the order of the class; the meaning names its aliases."""
     rows: list[Row] = []
     for variable, name in _VARIABLES.items():
-        default, spec = getattr(Settings, name), _SPECS[name]
+        default: object = getattr(Settings, name)
+        spec = _SPECS[name]
         if isinstance(default, tuple):
-            default = ", ".join(default) or None
+            default = ", ".join(map(str, default)) or None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         shown = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
         also = f" (also read from {' and '.join(spec.aliases)})" if spec.aliases else ""
         rows.append(Row(variable, shown, spec.meaning + also))

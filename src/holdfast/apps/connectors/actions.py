@@ -2,7 +2,7 @@
 
 Every function takes a connection of the platform itself, who asks, and whose connection is meant: another
 tenant's is not found. `tenant_id` None means whosever it is, and is for operators. What is done and its audit
-entry are one transaction. Lock order: connection, job, delivery, signals.
+entry are one transaction. Lock order: inbox, connection, job, delivery, signals.
 """
 
 from __future__ import annotations
@@ -247,6 +247,7 @@ async def remove(
     """Removes a connection with its jobs, signals and deliveries, for good; `tell_provider` takes it."""
     _must_act(caller, tenant_id)
     async with conn.transaction():
+        await inbox.close(conn, id)  # a delete waits for all who store there
         link = await _locked(conn, tenant_id, id)
         await _cancel_jobs(service, conn, caller, link)
         await conn.execute(sql.REMOVE_CONNECTION, {"id": link.id})
