@@ -301,8 +301,8 @@ async def test_a_worker_that_stops_gives_its_job_back_and_the_start_with_it(
 
 
 async def test_many_workers_run_every_job_once(settings: Settings, conn: Connection) -> None:
-    """C-31: three workers, forty connections, two types each."""
-    async with kit.stage(settings, conn) as stage:
+    """C-31: three workers, forty connections, two types each; they share a pool, and wait for it."""
+    async with kit.stage(replace(settings, db_acquire_timeout_seconds=60), conn) as stage:
         tenant = await stage.tenant()
         links = [await stage.link(tenant=tenant) for _ in range(40)]
         for link in links:

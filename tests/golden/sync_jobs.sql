@@ -89,7 +89,7 @@ with clock as materialized (
     select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."retry_after" as "rank_1", t."id" as "rank_2", (select now from clock) as now,
         extract(epoch from (select now from clock) - greatest(least(greatest(t."retry_after", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
     from "sync_jobs" as t
-    where t."status" = 'failed' and t."retry_after" is not null and t."retry_after" <= (select now from clock) and t."scheduled_at" <= (select now from clock) and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running')) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[]))
+    where t."status" = 'failed' and t."retry_after" is not null and t."retry_after" <= (select now from clock) and t."scheduled_at" <= (select now from clock) and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running') offset 0) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[]))
     order by t."priority" desc, t."retry_after", t."id"
     limit %(limit)s
     for no key update of t skip locked
@@ -285,7 +285,7 @@ asked as materialized (
 moves as materialized (
     select m.*, t."status"::text as prev
     from "sync_jobs" as t join asked as m on t."id" = m.key
-    where true and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running')) and t."status" in ('failed')
+    where true and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running') offset 0) and t."status" in ('failed')
     order by t."id"
     for no key update of t
 ),
@@ -338,7 +338,7 @@ asked as materialized (
 moves as materialized (
     select m.*, t."status"::text as prev
     from "sync_jobs" as t join asked as m on t."id" = m.key
-    where t."tenant_id" = %(tenant)s and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running')) and t."status" in ('failed')
+    where t."tenant_id" = %(tenant)s and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running') offset 0) and t."status" in ('failed')
     order by t."id"
     for no key update of t
 ),
@@ -461,7 +461,7 @@ with recursive clock as materialized (
 "lane_failed" as materialized (
     select greatest(t."retry_after", t."created_at") as since
     from "sync_jobs" as t
-    where t."status" = 'failed' and t."retry_after" is not null and t."retry_after" <= (select now from clock) and t."scheduled_at" <= (select now from clock) and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running')) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[])) and t."retry_after" >= '-infinity'
+    where t."status" = 'failed' and t."retry_after" is not null and t."retry_after" <= (select now from clock) and t."scheduled_at" <= (select now from clock) and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running') offset 0) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[])) and t."retry_after" >= '-infinity'
     order by t."priority" desc, t."retry_after", t."id"
     limit %(limit)s
 )
@@ -488,7 +488,7 @@ with clock as materialized (
 "lane_failed" as materialized (
     select t."id" as key, t."priority" as "rank_0", t."retry_after" as "rank_1", t."id" as "rank_2"
     from "sync_jobs" as t
-    where t."status" = 'failed' and t."retry_after" is not null and t."retry_after" <= (select now from clock) and t."scheduled_at" <= (select now from clock) and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running')) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[])) and t."retry_after" >= '-infinity'
+    where t."status" = 'failed' and t."retry_after" is not null and t."retry_after" <= (select now from clock) and t."scheduled_at" <= (select now from clock) and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running') offset 0) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[])) and t."retry_after" >= '-infinity'
     order by t."priority" desc, t."retry_after", t."id"
     limit %(limit)s
 ),

@@ -53,7 +53,7 @@ async def test_an_overview_tells_rows_workers_load_and_who_leads(app: Holdfast, 
         await pause(conn, TASKS, by="ana")
         seen = await overview(conn, app.stores.values())
         door.set()
-    assert [view.ledger.name for view in seen.ledgers] == ["job", "tasks", "errands"]
+    assert [view.ledger.name for view in seen.ledgers] == ["job", "tasks", "sync_jobs", "errands"]
     tasks = view_of(seen, "tasks")
     assert rows_in(tasks) == {"pending": 4, "running": 2, "completed": 3}
     assert tasks.exact
