@@ -258,8 +258,7 @@ class Repository(Account):
         pull = self.pulls[self.made] = github.pull(self.made, created_at=now, updated_at=now, base=base)
         self.unmerged.append(self.made)
         key = f"github:pr_opened:{self.made}:{now}"
-        # One that changes while their list is read jumps over the reader: its webhook has to tell of it.
-        return self._told(key, "pull_request", untold=True, action="opened", pull_request=pull)
+        return self._told(key, "pull_request", action="opened", pull_request=pull)
 
     def _merge(self, chance: Random) -> Fact:
         which, now = chance.choice(self.unmerged), self._stamp()
