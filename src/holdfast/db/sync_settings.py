@@ -34,7 +34,7 @@ class SyncSettings:
     """How connections are kept in step; durations are seconds."""
 
     sync_tick_seconds: float = setting(
-        parsers.between(10, 300), 60.0, "how often the leader looks which connections are due: 10 to 300"
+        parsers.between(10, 300), 60.0, "how often a worker looks which connections are due: 10 to 300"
     )
     sync_default_interval_seconds: int = setting(
         parsers.at_least(LEAST_INTERVAL), 900, "seconds between two syncs of a connection that says nothing"
