@@ -6,7 +6,7 @@ Each on a connection of the caller's, in the caller's transaction, or on one of 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Unpack
 
@@ -32,7 +32,7 @@ READ_ELSEWHERE = ("HOLDFAST_APP",)  # by the command line: no setting, and no sl
 class Client:
     """The ledgers of an application, and the verbs of its callers."""
 
-    def __init__(self, settings: Settings | None, stores: Mapping[str, Store]) -> None:
+    def __init__(self, settings: Settings | None, stores: dict[str, Store]) -> None:
         self._settings = settings
         self.stores = stores
         self.handlers = Handlers()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.api.site import Site
 from holdfast.apps.connectors.app import APP as CONNECTORS
-from holdfast.apps.connectors.ledger import SYNC_JOBS
 from holdfast.apps.jobs import app as jobs
 from holdfast.apps.jobs.ledger import JOB
+from holdfast.apps.schedules.app import APP as SCHEDULES
 from holdfast.apps.tasks import app as tasks
 from holdfast.client import Client
 from holdfast.db.database import open_database, prepare
@@ -28,7 +28,7 @@ from holdfast.errors import InvalidInput, LedgerError, MissingExtra
 from holdfast.runtime.app import App, Work
 from holdfast.runtime.duties import guarded
 from holdfast.runtime.handlers import Place, describe
-from holdfast.runtime.pump import Share
+from holdfast.runtime.share import Pace, Share
 from holdfast.runtime.worker import Worker, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-APPS: tuple[App, ...] = (jobs.APP, tasks.APP, CONNECTORS)
+APPS: tuple[App, ...] = (jobs.APP, tasks.APP, CONNECTORS, SCHEDULES)
 
 
 class Holdfast(Client):
@@ -61,7 +61,19 @@ class Holdfast(Client):
         super().__init__(
             settings, _stores((*(ledger for app in self.apps for ledger in app.ledgers), *ledgers))
         )
+        self._fitted = False
         self._stack = AsyncExitStack()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, read once, at first use; then the ledgers of apps are fitted to them."""
+        settings = super().settings
+        if not self._fitted:
+            self._fitted = True
+            for ledger in (one for app in self.apps for one in app.fitted(settings)):
+                if ledger is not self.stores[ledger.name].ledger:
+                    self.stores[ledger.name] = Store(ledger)
+        return settings
 
     # -- handlers ------------------------------------------------------------------------------------
 
@@ -171,8 +183,14 @@ class Holdfast(Client):
         concurrency: Mapping[str, int] | int | None = None,
         kinds: Sequence[str] | None = None,
         queues: Sequence[str] = ("default",),
+        most: int | None = None,
+        stores: Mapping[str, Store] | None = None,
     ) -> Worker:
-        """A worker for these ledgers (default: all), with a concurrency for each or one for all."""
+        """A worker for these ledgers (default: all), with a concurrency for each or one for all.
+
+        `most`: it claims no more rows than this from each. `stores`: what it takes a ledger's rows by,
+        instead of the application's own.
+        """
         if isinstance(concurrency, Mapping):
             for name in concurrency:
                 self.store(name)
@@ -181,10 +199,15 @@ class Holdfast(Client):
         for app in self.apps:
             if self._works[app.name] is None and any(one.name in (ledgers or ()) for one in app.ledgers):
                 raise MissingExtra(what=f"the app {app.name}", extra=app.extra)
+        paces = {name: pace for work in self._works.values() if work for name, pace in work.paces.items()}
+        for name in ledgers or ():
+            self._must_be_handled(name)
         shares = [
             Share(
-                store=self.store(name),
-                concurrency=self._concurrency(name, concurrency),
+                store=(stores or {}).get(name) or self.store(name),
+                concurrency=self._concurrency(name, concurrency, paces.get(name, Pace())),
+                pace=paces.get(name, Pace()),
+                most=most,
                 kinds=None if kinds is None else tuple(kinds),
                 queues=tuple(queues),
                 backoff=self._backoff(name),
@@ -192,6 +215,10 @@ class Holdfast(Client):
             for name in dict.fromkeys(ledgers or self._served())  # named twice, it is served once
         ]
         works = [(app, work) for app in self.apps if (work := self._works[app.name])]
+        served = {share.store.ledger.name for share in shares}
+        for app, work in works:
+            if work.check and any(one.name in served for one in app.ledgers):
+                work.check()
         return Worker(
             self.database,
             shares,
@@ -227,7 +254,16 @@ class Holdfast(Client):
     def _served(self) -> list[str]:
         """The ledgers that a worker serves when nobody says which: all but those whose app rests."""
         resting = {one.name for app in self.apps if self._works[app.name] is None for one in app.ledgers}
-        return [name for name in self.stores if name not in resting]
+        return [name for name in self.stores if name not in resting and self._handled(name)]
+
+    def _handled(self, name: str) -> bool:
+        """Whether there is something to do with the rows of a ledger. Without kinds, one handler decides."""
+        ledger = self.store(name).ledger
+        return bool(ledger.kind or ledger.unknown_kind == "reject" or self.handlers.find(name, name))
+
+    def _must_be_handled(self, name: str) -> None:
+        if not self._handled(name):
+            raise InvalidInput(field="ledgers", message=f"{name} has no handler here: nothing would be done")
 
     def _backoff(self, ledger: str) -> Backoff | None:
         """How long bad runs wait, where a setting decides; None leaves it to the ledger."""
@@ -238,10 +274,9 @@ class Holdfast(Client):
             base=settings.job_backoff_base, cap=settings.job_backoff_cap, jitter=settings.job_backoff_jitter
         )
 
-    def _concurrency(self, ledger: str, given: Mapping[str, int] | int | None) -> int:
+    def _concurrency(self, ledger: str, given: Mapping[str, int] | int | None, pace: Pace) -> int:
         number = given.get(ledger) if isinstance(given, Mapping) else given
-        usual = self.settings.sync_concurrency if ledger == SYNC_JOBS.name else self.settings.concurrency
-        number = usual if number is None else number
+        number = (pace.concurrency or self.settings.concurrency) if number is None else number
         if number < 1:
             raise InvalidInput(field="concurrency", message=f"must be at least 1, not {number}")
         return number
@@ -260,9 +295,10 @@ def metadata() -> MetaData:
     """The tables of all apps, as SQLAlchemy describes them. Imported here: it takes long, and few ask."""
     from holdfast.apps.connectors.tables import sync_jobs
     from holdfast.apps.jobs.tables import job
+    from holdfast.apps.schedules.tables import capture_session
     from holdfast.apps.tasks.tables import tasks
 
-    known = (job, tasks, sync_jobs)
+    known = (job, tasks, sync_jobs, capture_session)
     return known[0].metadata
 
 

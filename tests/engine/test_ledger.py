@@ -96,7 +96,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"edges": (*EDGES, Edge("cancel", frm=("new", "new"), to="bad"))}, "'cancel' from 'new' has several"),
     ({"edges": (*EDGES, Edge("enqueue", to="busy"))}, "a new row needs one state"),
     ({"edges": (*EDGES, Edge("lose", frm=("done",), to="bad"))}, "the 'lose' edges lead to several states"),
-    ({"edges": (*EDGES, Edge("claim", frm=("busy",), to="busy"))}, "'busy' is both claimable and held"),
+    ({"edges": (*EDGES, Edge("claim", frm=("busy",), to="busy"))}, "in 'busy', which workers hold"),
     ({"ends": ("done", "bad", "busy")}, "'busy' is both held and an end"),
     ({"ends": ("bad",)}, "'finish' leads to 'done', which is not among the ends"),
     ({"ends": ("done", "bad", "gone")}, "the end 'gone' is not among the states"),
@@ -234,7 +234,7 @@ def test_the_diagram_shows_every_edge_once_with_its_verbs() -> None:
 
 def test_an_empty_lifecycle_misses_every_edge_that_is_needed() -> None:
     missing = Lifecycle((), (), ()).problems()
-    assert [problem.split("'")[1] for problem in missing] == ["enqueue", "claim", "finish", "lose", "reject"]
+    assert [problem.split("'")[1] for problem in missing] == ["enqueue", "claim", "finish", "reject"]
 
 
 # -- names that could collide with ours ------------------------------------------------------------------

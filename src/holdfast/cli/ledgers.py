@@ -78,7 +78,7 @@ def _roles(ledger: Ledger) -> dict[str, Any]:
         "kind": ledger.kind,
         "payload": ledger.payload if isinstance(ledger.payload, str | None) else ", ".join(ledger.payload),
         "owner": ledger.owner,
-        "fence": ledger.fence or f"{ledger.owner} (a token of each claim)",
+        "fence": ledger.fence or (ledger.owner and f"{ledger.owner} (a token of each claim)") or "a row lock",
         "due": ledger.due and ledger.due.column,
         "attempts": attempts and f"{attempts.column} counts {attempts.counts}, limit {attempts.limit}",
         "priority": ledger.priority,
@@ -86,10 +86,11 @@ def _roles(ledger: Ledger) -> dict[str, Any]:
         "tenant": ledger.tenant and ledger.tenant.name,
         "unique": rule and f"{', '.join((*rule.scope, rule.column))}: a repeat is {REPEATS[rule.repeat]}",
         "journal": ledger.journal and ledger.journal.table,
-        "lease": f"{lease.column}, {lease.seconds:g} s" if lease else "the worker's heartbeat",
+        "lease": f"{lease.column}, {lease.seconds:g} s" if lease else HEARTBEAT if ledger.owner else None,
         "times": ledger.times.kind,
     }
     return {name: value for name, value in roles.items() if value is not None}
 
 
+HEARTBEAT = "the worker's heartbeat"
 REPEATS = {"touch": "touched", "return": "returned", "refuse": "refused", "ignore": "ignored"}

@@ -66,7 +66,7 @@ def fields(
     if ledger.tenant and tenant:
         first.append(field("tenant", ledger.tenant.name))
     times = ledger.times
-    rest = [field("owner", ledger.owner)]
+    rest = [field("owner", ledger.owner)] if ledger.owner else []
     rest += [
         field("created_after", f"{times.created} from", "datetime-local"),
         field("created_before", f"{times.created} before", "datetime-local"),

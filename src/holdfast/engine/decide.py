@@ -31,7 +31,7 @@ def decide(
         case Done(result, then):
             return _finish(ledger, claim, result, then)
         case Snooze(seconds):
-            return _if_there(ledger, "snooze", claim, delay=_wait(seconds))
+            return _snooze(ledger, claim, _wait(seconds))
         case Fail(reason, code, trace, facts):
             fault = Fault(code=code, message=reason, trace=trace, facts=facts)
             return Move(verb="reject", claim=claim, fault=fault)
@@ -49,8 +49,16 @@ def decide(
             assert_never(ending)
 
 
-def decide_lost(ledger: Ledger, claim: Claimed) -> Move:
-    """What becomes of a row whose worker is gone. A run that had begun counts; one that had not does not."""
+def decide_lost(ledger: Ledger, claim: Claimed) -> Move | None:
+    """What becomes of a row whose worker is gone. A run that had begun counts; one that had not does not.
+
+    None: it is left to the next claim, which takes such rows where there is no 'lose' edge.
+    """
+    if not ledger.lifecycle.of("lose"):
+        if ledger.tries is None or claim.attempts < ledger.tries.limit:
+            return None
+        told = f"gave up after {ledger.tries.limit} worker{'s' if ledger.tries.limit > 1 else ''}"
+        return Move(verb="exhaust", claim=claim, fault=Fault(code=LOST.code, message=told))
     began = claim.state == ledger.lifecycle.running
     ended = ledger.to("lose") in ledger.ends
     last = began and not ended and ledger.attempts is not None and _last(ledger, claim)
@@ -60,6 +68,8 @@ def decide_lost(ledger: Ledger, claim: Claimed) -> Move:
 
 def _finish(ledger: Ledger, claim: Claimed, result: Json, then: tuple[Item, ...]) -> Move:
     """A result goes into the journal as JSON; one that is not JSON would spoil the batch, and never fits."""
+    if isinstance(result, str) and "finish" in ledger.beside:
+        return Move(verb="finish", claim=claim, result=result, then=then)
     if ledger.journal is None or result is None:
         return Move(verb="finish", claim=claim, then=then)
     try:
@@ -97,12 +107,16 @@ def _bad_run(
 
 
 def _exponent(ledger: Ledger, claim: Claimed) -> int:
+    if ledger.tries:
+        return claim.attempts
     counts = ledger.attempts.counts if ledger.attempts else "runs"
     return claim.attempts + 1 if counts == "runs" else claim.attempts
 
 
-def _if_there(ledger: Ledger, verb: Verb, claim: Claimed, *, delay: float) -> Move:
-    if ledger.lifecycle.of(verb):
-        return Move(verb=verb, claim=claim, delay=delay)
-    fault = Fault(code="NO_EDGE", message=f"the handler answered {verb}, which {ledger.name} does not have")
-    return Move(verb="reject", claim=claim, fault=fault)
+def _snooze(ledger: Ledger, claim: Claimed, delay: float) -> Move:
+    if ledger.lifecycle.of("snooze"):
+        return Move(verb="snooze", claim=claim, delay=delay)
+    if delay == 0 and ledger.lifecycle.of("release"):  # not now, and no time to wait for: given back
+        return Move(verb="release", claim=claim)
+    message = f"the handler answered snooze, which {ledger.name} does not have"
+    return Move(verb="reject", claim=claim, fault=Fault(code="NO_EDGE", message=message))

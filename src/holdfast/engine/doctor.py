@@ -195,7 +195,9 @@ class _Examination:
         if key.make and column.identity == "a":
             what = f"the column {key.column} (key) is GENERATED ALWAYS, and the declaration makes keys itself"
             yield missing(what, "nothing can be enqueued", statement(queries.LET_KEYS_IN, **holes))
-        if key.make is None and not column.fills_itself:
+        rule = self.ledger.idempotency
+        given = rule is not None and rule.column == key.column  # by every caller
+        if key.make is None and not column.fills_itself and not given:
             what = f"the column {key.column} (key) has no default, and the declaration makes no keys"
             yield missing(what, "nothing can be enqueued", self._new_keys(column.type, holes))
 
@@ -266,7 +268,7 @@ class _Examination:
             "finished": Identifier(finished.name),
             "time": raw(finished.type),
             "now": SQL(NOW[ledger.times.kind]),
-            "ends": literals(ledger.ends),
+            "ends": literals([ledger.to("finish")] if ledger.times.finished_well else ledger.ends),
         }
         return await self._try(SQL(queries.REFUSED_WITH_TIME).format(**holes))
 

@@ -86,6 +86,8 @@ def _leaves_end(ledger: Ledger, verb: Verb) -> bool:
 
 
 def _owner(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
+    if ledger.owner is None:
+        return
     if verb == "claim":
         yield _set(ledger.owner, SQL("%(owner)s"))
     elif _goes_back(ledger, verb) or (_ends(ledger, verb) and not ledger.owner_kept):
@@ -116,7 +118,7 @@ def _times(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
         yield _set(times.claimed, NULL)
     if times.started:
         yield from _started(ledger, times.started, verb)
-    if times.finished and _ends(ledger, verb):
+    if times.finished and _ends(ledger, verb) and (verb == "finish" or not times.finished_well):
         yield _set(times.finished, now(ledger))
     elif times.finished and (_goes_back(ledger, verb) or _leaves_end(ledger, verb)):
         yield _set(times.finished, NULL)
@@ -156,7 +158,7 @@ def _errors(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
     for place, column in enumerate(error_columns(ledger.errors)):
         if writes_error(ledger, verb):
             yield _set(column, _told(ledger, verb, column, SQL("m.{}").format(Identifier(f"error_{place}"))))
-        elif verb == "finish" and ledger.errors.cleared_by_finish:
+        elif getattr(ledger.errors, f"cleared_by_{verb}", False):
             yield _set(column, NULL)
 
 

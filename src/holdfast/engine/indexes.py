@@ -193,14 +193,17 @@ class Indexes:
 
     async def _held(self) -> AsyncIterator[Finding]:
         """Recovery looks for the rows that some workers hold: few among very many."""
+        owner = self.ledger.owner
+        if owner is None:
+            return
         held = among(self.state, self.ledger.lifecycle.held)
-        if self._has((self.ledger.owner, self.ledger.state)):
+        if self._has((owner, self.ledger.state)):
             try:
                 line, served = await self._plan([held], SQL(""), [self.ledger.state])
                 # Where a row that has ended names nobody, an index on the owner alone is as good.
                 if not served and not self.ledger.owner_kept:
                     mine = SQL("{} = 'x'").format(Words(self.ledger).holder())
-                    line, served = await self._plan([mine], SQL(""), [self.ledger.owner])
+                    line, served = await self._plan([mine], SQL(""), [owner])
             except Error:
                 return
         else:
@@ -210,7 +213,7 @@ class Indexes:
                 severity="warning",
                 what=f"no index leads to the rows that workers hold: {line}",
                 promise_lost="giving back the work of a dead worker reads the whole table",
-                remedy_sql=self._create([Identifier(self.ledger.owner)], ("held",), [held]),
+                remedy_sql=self._create([Identifier(owner)], ("held",), [held]),
             )
 
     # -- proposals -----------------------------------------------------------------------------------

@@ -91,6 +91,8 @@ def _kind(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
 
 
 def _key(ledger: Ledger, item: Item, found: dict[str, Any]) -> None:
+    if item.key is None and ledger.idempotency and ledger.idempotency.column == ledger.key.column:
+        raise InvalidInput(field="key", message=f"is needed: it is the {ledger.key.column} of the new row")
     if item.key is None:
         return
     if ledger.idempotency is None or ledger.idempotency.column == ledger.kind:
@@ -339,8 +341,9 @@ def absorb(text: str, length: int | None = None) -> str:
 def error_values(errors: Errors, fault: Fault | None) -> tuple[str | None, ...]:
     """The fault as the values of the ledger's error columns, in the order of `error_columns`."""
     match errors:
-        case TextError(length=length):
-            return (absorb(fault.message, length) if fault else None,)
+        case TextError(length=length, coded=coded):
+            told = fault and (f"{fault.code.lower()}: {fault.message}" if coded else fault.message)
+            return (absorb(told, length) if told is not None else None,)
         case CodeError(code_length=code_length, message_length=message_length):
             if fault is None:
                 return None, None

@@ -185,6 +185,8 @@ def fence(ledger: Ledger, table: Composable) -> Finding:
     """What keeps a worker that lost its claim from writing."""
     if ledger.fence:
         return Finding(severity="fine", what=f"{ledger.fence} is the fence: it grows with every claim")
+    if ledger.owner is None:
+        return Finding(severity="fine", what="no owner column: a claim is a lock, and ends with its worker")
     holes = {"column": Identifier("fence"), "definition": SQL("bigint not null default 0")}
     return Finding(
         severity="fine",

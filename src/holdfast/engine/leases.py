@@ -51,7 +51,7 @@ class Leases(Words):
             template,
             answer=self.answer(),
             states=literals(ledger.lifecycle.held),
-            owner=Identifier(ledger.owner),
+            owner=Identifier(ledger.owner or ""),
             holder=self.holder(),
             since=SQL("coalesce({})").format(since),
             lease=Identifier(ledger.lease.column if ledger.lease else ""),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, LiteralString
 
 from holdfast.engine import sql
 from holdfast.engine.backoff import BACKOFF, Backoff
@@ -28,6 +28,7 @@ from holdfast.engine.roles import (
     RowLease,
     Tenant,
     Times,
+    Tries,
     error_columns,
 )
 from holdfast.errors import LedgerError
@@ -41,6 +42,8 @@ class Ledger:
     """A table whose rows are work.
 
     Without a `fence` column the owner column is the fence: each claim writes a token of its own there.
+    Without an `owner` column either, a claim is a row lock, held by the transaction that tells the row's
+    end: an outbox that others may drain, too.
     `payload` is one jsonb column, or a tuple of plain columns that together are the payload.
     `owner_kept`: a row that has ended still names who ran it. `cancelled_text`: what a cancel writes as the
     error, None where the state says it all. `unknown_kind`: a row whose kind has no handler is rejected, or
@@ -49,7 +52,9 @@ class Ledger:
     takes. `defaults`: what the table itself puts into columns that an enqueue leaves out; where all are
     known, a bulk of unlike items is one statement. `backoff` is how long bad runs wait, unless their handler
     says otherwise; `policy` is a column that names one of none, fixed and exp for each row,
-    and `policy_type` that column's type.
+    and `policy_type` that column's type. `beside` is what a verb writes into tables of your own, in the
+    statement that moves the row: a CTE that reads `moved` (the rows' keys) and `moves`, or for a claim
+    `picked`. `tries` counts bad runs where no column does.
     """
 
     name: str
@@ -59,7 +64,7 @@ class Ledger:
     edges: tuple[Edge, ...]
     lanes: tuple[Lane, ...]
     times: Times
-    owner: str
+    owner: str | None
     state: str = "status"
     state_type: str = "text"
     key: Key = UUID_KEY
@@ -68,6 +73,7 @@ class Ledger:
     fence: str | None = None
     due: Due | None = None
     attempts: Attempts | None = None
+    tries: Tries | None = None
     errors: Errors | None = None
     idempotency: Idempotency | None = None
     journal: Journal | None = None
@@ -86,6 +92,7 @@ class Ledger:
     owner_kept: bool = False
     cancelled_text: str | None = "cancelled"
     unknown_kind: Literal["reject", "leave"] = "reject"
+    beside: Mapping[Verb, LiteralString] = field(default_factory=dict[Verb, LiteralString])
     lifecycle: Lifecycle = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,6 +116,8 @@ class Ledger:
 
     def at_limit(self, attempts: int, limit: int | None) -> bool:
         """Whether a run that ends badly now was the last one allowed."""
+        if self.tries:
+            return attempts + 1 >= self.tries.limit
         if self.attempts is None or limit is None:
             return True
         return (attempts + 1 if self.attempts.counts == "runs" else attempts) >= limit
@@ -136,7 +145,8 @@ class Ledger:
         """Every (role, column) that the declaration names."""
         yield "key", self.key.column
         yield "state", self.state
-        yield "owner", self.owner
+        if self.owner is not None:
+            yield "owner", self.owner
         for role in ("kind", "fence", "priority", "queue", "requester", "policy", "trace"):
             if name := getattr(self, role):
                 yield role, name
@@ -155,7 +165,7 @@ class Ledger:
                 yield "limit", self.attempts.limit
         for name in error_columns(self.errors):
             yield "error", name
-        if self.idempotency and self.idempotency.column != self.kind:
+        if self.idempotency and self.idempotency.column not in (self.kind, self.key.column):
             yield "idempotency key", self.idempotency.column
         if self.lease:
             yield "lease", self.lease.column
@@ -186,16 +196,25 @@ class Ledger:
             if len(targets) > 1:
                 listed = ", ".join(sorted(targets))
                 yield f"the {verb!r} edges lead to several states ({listed}): one is needed"
-        if self.errors is None and edges.of("retry"):
+        if self.errors is None and edges.of("retry") and "retry" not in self.beside:
             yield "there is a 'retry' edge but no error column: nobody would know why a run failed"
-        if edges.of("retry") and not (self.attempts and edges.of("exhaust")):
+        if edges.of("retry") and not ((self.attempts or self.tries) and edges.of("exhaust")):
             yield "a 'retry' edge needs `attempts` and an 'exhaust' edge: else it retries for ever"
-        if self.due is None and (late := [v for v in ("retry", "snooze") if edges.of(v)]):
+        later: tuple[Verb, ...] = ("retry", "snooze")
+        if self.due is None and (late := [v for v in later if edges.of(v) and v not in self.beside]):
             yield f"{' and '.join(late)} need a `due` column: else the row comes back at once"
         if self.tenant and (self.tenant.role is None) != (self.tenant.setting is None):
             yield "the tenant needs both a role and a setting, or neither: one alone confines nobody"
         if self.lease is not None and self.lease.seconds <= 0:
             yield "the lease must last longer than 0 seconds"
+        if self.lease is not None and not 0 < (self.lease.every or 1e-9) <= self.lease.seconds / 3:
+            yield "a lease must be renewed three times before it ends: `every` is too long"
+        if self.owner is None and (edges.held or self.fence or self.lease):
+            yield "without an owner column a claim is a lock: it leads from a state to itself, unfenced"
+        if self.owner is not None and edges.of("claim") and not edges.held:
+            yield "a 'claim' edge that leads from a state to itself fits no ledger with an owner column"
+        if self.attempts and self.tries:
+            yield "either `attempts` or `tries` counts the runs, not both"
         if self.attempts and isinstance(self.attempts.limit, int) and self.attempts.limit < 0:
             yield "the limit of attempts must not be negative"
 
@@ -214,6 +233,10 @@ class Ledger:
                     yield f"the lane {lane.name!r} takes rows in {state!r}, from which no 'claim' edge leads"
             if not lane.order:
                 yield f"the lane {lane.name!r} has no order"
+            taken = set(lane.states or self.lifecycle.claimable) & set(self.lifecycle.held)
+            if taken and lane.where is None:
+                told = ", ".join(map(repr, sorted(taken)))
+                yield f"the lane {lane.name!r} takes rows in {told}, which workers hold: say `where`"
             try:
                 _ = lane.orders
             except ValueError as error:

@@ -109,8 +109,10 @@ class Lifecycle:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Those in which every row waits to be claimed. In an end, only a row that a lane leads to does."""
-        return tuple(state for state in self.claimable if state not in self.ends)
+        """Those in which every row waits to be claimed. In an end, only a row that a lane leads to does; of
+        those that are held, only one whose worker is gone.
+        """
+        return tuple(state for state in self.claimable if state not in (*self.ends, *self.held))
 
     @property
     def initial(self) -> str:
@@ -124,8 +126,9 @@ class Lifecycle:
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The states in which a row belongs to a worker."""
-        return tuple(dict.fromkeys(edge.to for verb in ("claim", "start") for edge in self.of(verb)))
+        """The states in which a row belongs to a worker. None, where a claim is a lock and leaves its row."""
+        taking = (edge for verb in ("claim", "start") for edge in self.of(verb))
+        return tuple(dict.fromkeys(edge.to for edge in taking if edge.frm != (edge.to,)))
 
     def problems(self) -> list[str]:
         """What is wrong with these edges, as sentences; empty when nothing is."""
@@ -135,14 +138,14 @@ class Lifecycle:
             for verb, why in REQUIRED.items()
             if not self.of(verb)
         ]
+        if not self.of("lose") and not set(self.held) <= set(self.claimable):
+            found.append("there is no 'lose' edge: without it the rows of a vanished worker stay for ever")
         if found:
             return found
         if len(self.of("enqueue")) > 1:
             found.append("there are several 'enqueue' edges: a new row needs one state")
         if len({edge.to for edge in self.of("claim")}) > 1:
             found.append("the 'claim' edges lead to several states: a claimed row needs one")
-        if overlap := sorted(set(self.claimable) & set(self.held)):
-            found.append(f"{_words(overlap)} is both claimable and held: a worker would claim its own rows")
         if overlap := sorted(set(self.held) & set(self.ends)):
             found.append(f"{_words(overlap)} is both held and an end")
         found += [
@@ -153,7 +156,7 @@ class Lifecycle:
         found += [
             f"a row in {state!r} that loses its worker stays there for ever: add a 'lose' edge from it"
             for state in self.held
-            if state not in self.allowed("lose")
+            if state not in (*self.allowed("lose"), *self.claimable)
         ]
         return found
 
@@ -184,7 +187,6 @@ REQUIRED: Mapping[Verb, str] = {
     "enqueue": "no state of a new row is known",
     "claim": "no worker can take a row",
     "finish": "no row ever ends",
-    "lose": "the rows of a vanished worker stay for ever",
     "reject": "a row without a handler stays for ever",
 }
 

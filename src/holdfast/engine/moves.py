@@ -31,15 +31,15 @@ class Moves(Words):
     @cached_property
     def claim(self) -> bytes:
         ledger = self.ledger
-        rank = (order_by(_rank(place), order) for place, order in enumerate(ledger.lanes[0].orders))
         return self.render(
-            sql.CLAIM,
+            sql.CLAIM if ledger.owner else sql.TAKE,
             lanes=SQL(",\n").join(self.lane(lane) for lane in ledger.lanes),
             union=SQL(" union all ").join(map(self._picks, ledger.lanes)),
-            rank=COMMA.join(rank),
+            rank=self._rank(ledger.lanes[0]),
             sets=effects.sets(ledger, "claim"),
             returning=COMMA.join(map(effects.column_of, dict.fromkeys(self.claim_columns()))),
-            journal=self._journal("claim", ledger.lifecycle.of("claim"), SQL("picked")),
+            journal=self._journal("claim", ledger.lifecycle.of("claim"), SQL("picked"))
+            + self._beside("claim"),
             answer=self.answer(),
         )
 
@@ -47,14 +47,21 @@ class Moves(Words):
         """What a claim takes of a lane."""
         if not self.enters("claim", lane.states or self.ledger.lifecycle.claimable):
             return SQL(sql.PICKS).format(lane_name(lane))
-        rank = (order_by(_rank(place), order) for place, order in enumerate(lane.orders))
         return SQL(sql.PICKS_SINGLY).format(
             single=self.singly("t."),
             lane=lane_name(lane),
             table=self.table,
             key=self.key,
-            rank=COMMA.join(rank),
+            rank=self._rank(lane),
         )
+
+    def _rank(self, lane: Lane) -> Composable:
+        """The order in which the rows of all lanes are taken."""
+        ranks = [order_by(_rank(place), order) for place, order in enumerate(lane.orders)]
+        return COMMA.join(([TURN] if self._in_turn() else []) + ranks)
+
+    def _in_turn(self) -> bool:
+        return any(lane.turn for lane in self.ledger.lanes)
 
     def lane(self, lane: Lane) -> Composable:
         """One way into the claimable rows, as the CTE that picks and locks them."""
@@ -68,16 +75,18 @@ class Moves(Words):
             queue=Identifier(ledger.queue or ""),
             ranks=self._ranks(lane),
             waited=self._waited(lane),
-            conditions=SQL(" and ").join(self._lane_conditions(lane)),
+            conditions=SQL(" and ").join((*self._lane_conditions(lane), *self._not_in_hand(lane))),
             order=COMMA.join(order),
         )
 
     def _ranks(self, lane: Lane) -> Composable:
         """What the rows of a lane are ordered by, under names that all lanes share."""
-        return COMMA.join(
+        ranks = [
             SQL("{} as {}").format(effects.column_of(order.column), _rank(place))
             for place, order in enumerate(lane.orders)
-        )
+        ]
+        turn = [SQL("{} as {}").format(lane.turn, TURN)] if self._in_turn() else []
+        return COMMA.join(turn + ranks)
 
     @cached_property
     def head(self) -> bytes:
@@ -92,10 +101,9 @@ class Moves(Words):
     def ahead(self) -> bytes:
         """Which place a row has among those that would be claimed next."""
         lanes = self.ledger.lanes
-        rank = (order_by(_rank(place), order) for place, order in enumerate(lanes[0].orders))
         keys = ((lane, SQL("t.{} as key, {}").format(self.key, self._ranks(lane))) for lane in lanes)
         form = sql.PEEK_BY_QUEUE if self.ledger.queue else sql.PEEK
-        return self.render(sql.AHEAD, rank=COMMA.join(rank), **self._peeks(form, keys))
+        return self.render(sql.AHEAD, rank=self._rank(lanes[0]), **self._peeks(form, keys))
 
     def _peeks(self, form: LiteralString, what: Iterable[tuple[Lane, Composable]]) -> dict[str, Composable]:
         """The lanes as a claim sees them, but without its locks: of each row, `what`."""
@@ -118,6 +126,11 @@ class Moves(Words):
             conditions=SQL(" and ").join((*self._lane_conditions(lane), *self._bounds(lane))),
             order=COMMA.join(order),
         )
+
+    def _not_in_hand(self, lane: Lane) -> Iterable[Composable]:
+        """Where a claim may take rows from a worker, it takes none from the worker that asks."""
+        if set(lane.states) & set(self.ledger.lifecycle.held):
+            yield SQL("t.{} <> all(%(in_hand)s::{}[])").format(self.key, SQL(self.key_type()))
 
     def _bounds(self, lane: Lane) -> Iterable[Composable]:
         """Where nothing is locked the planner forgets what the index says of NULL, and picks another one."""
@@ -147,6 +160,8 @@ class Moves(Words):
             yield SQL("(%(kinds)s::text[] is null or t.{} = any(%(kinds)s::text[]))").format(
                 Identifier(self.ledger.kind)
             )
+        if lane.where:
+            yield lane.where
 
     def claim_columns(self) -> tuple[str, ...]:
         ledger = self.ledger
@@ -190,8 +205,14 @@ class Moves(Words):
         return {verb: self._move(verb, None, whose) for verb in PERSONAL if lifecycle.of(verb)}
 
     def _held_from(self, verb: Verb) -> tuple[str, ...]:
-        held = self.ledger.lifecycle.held
-        return tuple(state for state in self.ledger.lifecycle.allowed(verb) if state in held)
+        lifecycle = self.ledger.lifecycle
+        held = lifecycle.held if self.ledger.owner else lifecycle.claimable
+        return tuple(state for state in lifecycle.allowed(verb) if state in held)
+
+    def _beside(self, verb: Verb) -> Composable:
+        """What a verb writes into tables that are not the ledger's."""
+        written = self.ledger.beside.get(verb)
+        return SQL(",\n") + SQL(written) if written else SQL("")
 
     def _move(self, verb: Verb, guard: Composable | None, whose: Composable | None = None) -> bytes:
         ledger = self.ledger
@@ -221,7 +242,7 @@ class Moves(Words):
             states=literals(states),
             sets=effects.sets(ledger, verb),
             returning=COMMA.join(effects.column_of(name) for name in self.told_columns()),
-            journal=self._journal(verb, ledger.lifecycle.of(verb), SQL("moves"), before),
+            journal=self._journal(verb, ledger.lifecycle.of(verb), SQL("moves"), before) + self._beside(verb),
         )
 
     @cached_property
@@ -244,15 +265,19 @@ class Moves(Words):
             return {}
         if verb == "requeue":
             return {"attempt_before": ledger.attempts.column} if ledger.attempts else {}
-        return {"worker": ledger.owner}
+        return {"worker": ledger.owner} if ledger.owner else {}
 
     def move_types(self, verb: Verb, *, fenced: bool) -> Mapping[str, str]:
         """The arrays that a move takes, and the types of their elements."""
         types = {"key": self.ledger.key.type}
         if fenced:
             types |= self.guard_types()
-        if verb in effects.LATER and self.ledger.due:
+        if verb in effects.LATER and (self.ledger.due or verb in self.ledger.beside):
             types["delay"] = "float8"
+        if verb in self.ledger.beside and verb == "finish":
+            types["result"] = "text"
+        if verb in self.ledger.beside and verb in effects.FAULTY:
+            types["reason"] = "text"
         if effects.writes_error(self.ledger, verb):
             kind = "jsonb" if isinstance(self.ledger.errors, JsonError) else "text"
             types |= {f"error_{n}": kind for n, _ in enumerate(error_columns(self.ledger.errors))}
@@ -304,6 +329,9 @@ class Moves(Words):
             extra=SQL("%(detail)s::jsonb") if verb == "claim" else SQL("m.detail"),
             **self.journal_names(),
         )
+
+
+TURN = Identifier("rank_turn")
 
 
 def _rank(place: int) -> Identifier:

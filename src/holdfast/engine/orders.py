@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from psycopg.errors import UniqueViolation
+from psycopg.errors import RaiseException, UniqueViolation
 from psycopg.rows import dict_row
 
 from holdfast.engine import effects, intake, reading, sql
@@ -100,6 +100,21 @@ class Orders(Looks):
             if len(keys) == 1:
                 return 0
             return sum([await self._order_each(conn, verb, [key], tenant, how) for key in keys])
+        except RaiseException as error:  # a trigger of the table's owner forbids it for one of these rows
+            if len(keys) > 1:
+                return sum([await self._order_if_let(conn, verb, key, tenant, how) for key in keys])
+            row = await self.get(conn, keys[0], tenant=tenant)
+            told = f"{', '.join(self.ledger.lifecycle.allowed(verb))}, unless its table forbids it"
+            said = f"{told}: {error.diag.message_primary}"
+            raise IllegalEdge(
+                verb=verb, what=self.ledger.name, id=row.id, state=row.state, allowed=said
+            ) from None
+
+    async def _order_if_let(self, conn: Connection, verb: Verb, key: Any, tenant: Any, how: How) -> int:
+        try:
+            return await self._order_each(conn, verb, [key], tenant, how)
+        except IllegalEdge:
+            return 0
 
     async def _order(
         self, conn: Connection, verb: Verb, keys: Sequence[Any], tenant: Any, how: How
@@ -107,7 +122,9 @@ class Orders(Looks):
         orders = self.sql.orders if tenant is None else self.sql.own_orders
         if verb not in orders:
             return frozenset()
-        fault = Fault(code="CANCELLED", message=self.ledger.cancelled_text or "")
+        coded = getattr(self.ledger.errors, "coded", False)  # then the reason is a part of the error
+        said = (coded and how.get("reason")) or self.ledger.cancelled_text or ""
+        fault = Fault(code="CANCELLED", message=said)
         told: dict[str, Any] = {
             name: intake.absorb(text, reading.MESSAGE_LENGTH)
             for name, text in (("by", how.get("by")), ("reason", how.get("reason")))
@@ -115,7 +132,7 @@ class Orders(Looks):
         }
         if effects.writes_error(self.ledger, verb):
             told["error"] = reading.told_error(self.ledger, fault)
-        values: dict[str, Any] = {"detail": json.dumps(told)}
+        values: dict[str, Any] = {"detail": json.dumps(told), "reason": reading.told_reason(fault)}
         if self.ledger.errors:
             errors = intake.error_values(self.ledger.errors, fault)
             values |= {f"error_{place}": value for place, value in enumerate(errors)}

@@ -71,7 +71,7 @@ def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str
     elif which.states:
         params["states"] = list(which.states)
     if which.code is not None:
-        if not isinstance(ledger.errors, CodeError | JsonError):
+        if not (isinstance(ledger.errors, CodeError | JsonError) or getattr(ledger.errors, "coded", False)):
             raise InvalidInput(field="code", message=f"{ledger.name} has no column for the class of an error")
         params["code"] = intake.clean_text("code", which.code)
     for name in ("kind", "owner", "queue"):
@@ -141,6 +141,11 @@ def told_error(ledger: Ledger, fault: Fault) -> dict[str, str]:
     length = getattr(errors, "message_length", None) or getattr(errors, "length", None) or MESSAGE_LENGTH
     code = intake.absorb(fault.code, getattr(errors, "code_length", None))
     return {"code": code, "message": intake.absorb(fault.message, length)}
+
+
+def told_reason(fault: Fault) -> str:
+    """A fault as one text, for what a ledger writes beside."""
+    return intake.absorb(f"{fault.code.lower()}: {fault.message}", MESSAGE_LENGTH)
 
 
 def must_be_plain(ledger: Ledger, shape: tuple[str, ...]) -> None:

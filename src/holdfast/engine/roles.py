@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
+from psycopg.sql import Composable
+
 TimeKind = Literal["timestamptz", "timestamp", "epoch_ms"]
 
 
@@ -61,7 +63,10 @@ class Lane:
 
     A lane takes the rows in `states` (default: all that may be claimed) with `empty` columns NULL, `filled`
     columns not NULL and, when `due` is given, that time reached. The order must be one that an index has.
-    Lanes are merged column by column: a claim of n takes the n best of all lanes together.
+    Lanes are merged column by column: a claim of n takes the n best of all lanes together, but all of a lower
+    `turn` before any of a higher. `where` is a further condition on the row `t`, for what no column tells; it
+    may read `(select now from clock)`. The rows that it passes over are read at every claim: keep them few.
+    `why` says to people what they wait for.
     """
 
     name: str
@@ -70,6 +75,9 @@ class Lane:
     due: str | None = None
     empty: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
+    turn: int = 0
+    where: Composable | None = None
+    why: str = ""
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -108,8 +116,22 @@ class Attempts:
 
 
 @dataclass(frozen=True)
+class Tries:
+    """How often a row was tried in vain, where a table of its own tells: `count` is SQL over the row `t`.
+
+    A run that would be the `limit`th in vain is the last one.
+    """
+
+    count: Composable
+    limit: int
+
+
+@dataclass(frozen=True)
 class Times:
-    """The columns that tell when, and their type. `first_start`: `started` is the first run's."""
+    """The columns that tell when, and their type.
+
+    `first_start`: `started` is the first run's. `finished_well`: `finished` is of rows that ended well alone.
+    """
 
     created: str
     updated: str | None = None
@@ -118,15 +140,21 @@ class Times:
     finished: str | None = None
     kind: TimeKind = "timestamptz"
     first_start: bool = False
+    finished_well: bool = False
 
 
 @dataclass(frozen=True)
 class TextError:
-    """One column with the text of the last error."""
+    """One column with the text of the last error; `coded`: after its class, as `worker_lost: …`.
+
+    `cleared_by_requeue`: a row that waits again has none.
+    """
 
     column: str
     length: int | None = None
+    coded: bool = False
     cleared_by_finish: bool = False
+    cleared_by_requeue: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,7 +199,8 @@ class Idempotency:
     The unique index is on (*scope, column); `partial`: it leaves NULL keys out; `within`: it covers these
     states only. repeat = "touch": the existing row, whose `updated` moves; "return": the existing row,
     untouched; "refuse": IdempotencyConflict; "ignore": nothing, and no id.
-    Where `column` is the ledger's kind there is no key to give: of each kind there is one row a scope.
+    Where `column` is the ledger's kind there is no key to give: of each kind there is one row a scope. Where
+    it is the ledger's key, every caller names the row that it adds.
     """
 
     column: str
@@ -200,10 +229,14 @@ class Journal:
 
 @dataclass(frozen=True)
 class RowLease:
-    """A lease per row: `column` is refreshed while the row is worked on, and ends after `seconds`."""
+    """A lease per row: `column` is refreshed while the row is worked on, and ends after `seconds`.
+
+    `every` is how often, in seconds: three times in a lease at least.
+    """
 
     column: str
     seconds: float
+    every: float | None = None
 
 
 @dataclass(frozen=True)

@@ -108,16 +108,16 @@ class Selects(Words):
     def _row(self) -> Composable:
         """The fields of a `Row`: every role by its common name, times as moments."""
         ledger, times = self.ledger, self.ledger.times
-        limit = ledger.attempts.limit if ledger.attempts else None
+        attempts, limit = self.attempts("null::int")
         fields: dict[str, Composable] = {
             "id": SQL("t.{}").format(self.key),
             "kind": self.kind(),
             "state": SQL("t.{}::text").format(self.state),
             "payload": self.payload(),
-            "owner": SQL("t.{}::text").format(Identifier(ledger.owner)),
+            "owner": self.owner(),
             "fence": effects.column_of(ledger.fence) if ledger.fence else SQL("null::bigint"),
-            "attempts": effects.column_of(ledger.attempts.column) if ledger.attempts else SQL("null::int"),
-            "limit": effects.column_of(limit) if isinstance(limit, str) else SQL("{}::int").format(limit),
+            "attempts": attempts,
+            "limit": limit,
             "error": self._error(),
             "columns": self._columns(),
             "tenant": SQL("t.{}").format(Identifier(ledger.tenant.name))
@@ -290,6 +290,9 @@ class Selects(Words):
         match self.ledger.errors:
             case None:
                 return nowhere, nowhere
+            case TextError(column=message, coded=True):
+                column = effects.column_of(message)
+                return SQL("split_part({}, ': ', 1)").format(column), column
             case TextError(column=message) | TraceError(message=message):
                 return nowhere, effects.column_of(message)
             case JsonError(column=column):

@@ -43,6 +43,22 @@ from moved as t join picked as p on p.key = t.{key}
 order by {rank}
 """
 
+# The same where a claim is a lock: nothing is written, and the rows are free again when the transaction ends.
+TAKE: LiteralString = """\
+with clock as materialized (
+    select {clock} as now
+),
+{lanes},
+picked as materialized (
+    select * from ({union}) as lane
+    order by {rank}
+    limit %(limit)s
+)
+select {answer}, p.waited
+from {table} as t join picked as p on p.key = t.{key}
+order by {rank}
+"""
+
 # A claim must not wait for others and must not collide with the key locks of inserts that refer to the row.
 LANE: LiteralString = """\
 {name} as materialized (

@@ -83,10 +83,15 @@ class Store(Orders):
         *,
         kinds: Sequence[str] | None = None,
         queues: Sequence[str] = ("default",),
+        in_hand: Sequence[Any] = (),
         now: datetime | None = None,
     ) -> list[Claimed]:
-        """Takes up to `limit` rows for `owner`, the best first."""
-        cursor = await self._send_claim(conn, owner, limit, kinds, queues, now)
+        """Takes up to `limit` rows for `owner`, the best first.
+
+        Where a claim is a lock, they are taken as long as the caller's transaction lasts. `in_hand` are the
+        keys of rows that the caller still works on: they are left out, though their lease may be over.
+        """
+        cursor = await self._send_claim(conn, owner, limit, kinds, queues, in_hand, now)
         return await cursor.fetchall()
 
     async def _send_claim(
@@ -96,14 +101,17 @@ class Store(Orders):
         limit: int,
         kinds: Sequence[str] | None,
         queues: Sequence[str],
+        in_hand: Sequence[Any],
         now: datetime | None,
     ) -> AsyncCursor[Claimed]:
         token = owner if self.ledger.fence else f"{owner}/{next(_claims)}"
         params = {
             "owner": token,
+            "worker": owner,
             "limit": limit,
             "kinds": None if kinds is None else list(kinds),
             "queues": list(dict.fromkeys(queues)),
+            "in_hand": list(in_hand),
             "detail": json.dumps({"worker": owner}),
             "now": now,
         }
@@ -118,6 +126,7 @@ class Store(Orders):
         *,
         kinds: Sequence[str] | None = None,
         queues: Sequence[str] = ("default",),
+        in_hand: Sequence[Any] = (),
     ) -> tuple[frozenset[Any], list[Claimed]]:
         """The ends of some runs and the next claim in one commit and one round trip.
 
@@ -125,7 +134,7 @@ class Store(Orders):
         """
         async with conn.pipeline():
             ends = await self._send_moves(conn, moves, None)
-            claims = await self._send_claim(conn, owner, limit, kinds, queues, None)
+            claims = await self._send_claim(conn, owner, limit, kinds, queues, in_hand, None)
         return await keys_of(ends), await claims.fetchall()
 
     async def start(
@@ -206,6 +215,8 @@ class Store(Orders):
             "owner": [move.claim.owner for move in moves],
             "fence": [move.claim.fence for move in moves],
             "delay": [move.delay for move in moves],
+            "result": [move.result if isinstance(move.result, str) else None for move in moves],
+            "reason": [move.fault and reading.told_reason(move.fault) for move in moves],
         }
         if "detail" in types:
             columns["detail"] = [json.dumps(reading.detail(self.ledger, move, by)) for move in moves]

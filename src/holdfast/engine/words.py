@@ -98,29 +98,50 @@ class Words:
     def fence(self) -> Composable:
         if self.ledger.fence:
             return effects.column_of(self.ledger.fence)
+        if self.ledger.owner is None:
+            return SQL("0::bigint")
         token = SQL("coalesce(substring(t.{} from '/([0-9]{{1,18}})$')::bigint, 0)")
         return token.format(Identifier(self.ledger.owner))
 
     def holder(self) -> Composable:
         """The id of the worker that holds a row; where the owner is the fence, its part before the token."""
+        if self.ledger.owner is None:
+            return SQL("null::text")
         owner = Identifier(self.ledger.owner)
         if self.ledger.fence:
             return SQL("t.{}::text").format(owner)
         return SQL("regexp_replace(t.{}, '/[0-9]+$', '')").format(owner)
 
+    def owner(self) -> Composable:
+        """Who holds a row, as the row has it."""
+        owner = self.ledger.owner
+        return SQL("t.{}::text").format(Identifier(owner)) if owner else SQL("null::text")
+
+    def attempts(self, none: LiteralString) -> tuple[Composable, Composable]:
+        """How often a row was tried, and how often it may be."""
+        attempts, tries = self.ledger.attempts, self.ledger.tries
+        if tries:
+            return SQL("({})::int").format(tries.count), SQL("{}::int").format(tries.limit)
+        if attempts is None:
+            return SQL(none), SQL("null::int")
+        limit = attempts.limit
+        return (
+            effects.column_of(attempts.column),
+            effects.column_of(limit) if isinstance(limit, str) else SQL("{}::int").format(limit),
+        )
+
     def answer(self) -> Composable:
         """The fields of a `Claimed`, from an alias t that has the row's columns."""
-        ledger = self.ledger
-        limit = ledger.attempts.limit if ledger.attempts else None
+        attempts, limit = self.attempts("0")
         fields: dict[str, Composable] = {
             "id": SQL("t.{}").format(self.key),
             "kind": self.kind(),
             "payload": SQL("({})::text").format(self.payload()),
             "state": SQL("t.{}::text").format(self.state),
-            "owner": SQL("t.{}::text").format(Identifier(ledger.owner)),
+            "owner": self.owner(),
             "fence": self.fence(),
-            "attempts": effects.column_of(ledger.attempts.column) if ledger.attempts else SQL("0"),
-            "limit": effects.column_of(limit) if isinstance(limit, str) else SQL("{}::int").format(limit),
+            "attempts": attempts,
+            "limit": limit,
         }
         for name, column in self.claim_extras().items():
             fields[name] = SQL("t.{}{}").format(Identifier(column), SQL("::text" if name == "policy" else ""))
@@ -134,12 +155,16 @@ class Words:
 
     def guard(self) -> Composable:
         """What proves that the row is still the claim's."""
+        if self.ledger.owner is None:
+            return SQL("true")  # the lock that the transaction holds
         owner = SQL("t.{} is not distinct from m.owner").format(Identifier(self.ledger.owner))
         if self.ledger.fence is None:
             return owner
         return SQL("t.{} = m.fence and {}").format(Identifier(self.ledger.fence), owner)
 
     def guard_types(self) -> dict[str, str]:
+        if self.ledger.owner is None:
+            return {}
         return {"owner": "text"} | ({"fence": "int8"} if self.ledger.fence else {})
 
     def told_columns(self) -> tuple[str, ...]:
@@ -249,6 +274,8 @@ def literals(words: Iterable[str]) -> Composable:
 def among(column: Composable, words: Iterable[str]) -> Composable:
     """That a column has one of these words, as literals."""
     listed = tuple(words)
+    if not listed:
+        return SQL("false")
     if len(listed) == 1:
         return SQL("{} = {}").format(column, Literal(listed[0]))
     return SQL("{} in ({})").format(column, literals(listed))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.db.database import Database
@@ -12,6 +12,7 @@ from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
 from holdfast.runtime.duties import Duty
 from holdfast.runtime.handlers import Handler
+from holdfast.runtime.share import Pace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,11 @@ class App:
     extra: str | None = None
     work: str | None = None
     web: str | None = None
+
+    def fitted(self, settings: Settings) -> tuple[Ledger, ...]:
+        """Its ledgers under these settings: an app whose leases or waits can be set says how."""
+        del settings
+        return self.ledgers
 
 
 class Ground(Protocol):
@@ -47,9 +53,12 @@ class Ground(Protocol):
 class Work:
     """What an app does by itself: the handlers of its ledgers, and its duties.
 
-    `longest`: where nobody else has handlers for its ledgers, the longest run there, in seconds.
+    `longest`: where nobody else has handlers for its ledgers, the longest run there, in seconds. `paces`
+    are by the names of its ledgers. `check` refuses, by raising, a worker that lacks what its handlers need.
     """
 
     handlers: tuple[Handler, ...] = ()
     duties: tuple[Duty, ...] = ()
     longest: float | None = None
+    paces: Mapping[str, Pace] = field(default_factory=dict[str, Pace])
+    check: Callable[[], object] | None = None

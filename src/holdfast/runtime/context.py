@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cached_property
 from typing import Any
@@ -76,12 +77,24 @@ class Context:
         """
         return await self._finishing.open(confined=confined)
 
+    def when_committed(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` when the transaction of this run has been committed, and never if it has not."""
+        self._finishing.afterwards.append(tell)
+
 
 class Finishing:
     """The transaction of one run, opened when its handler first asks for it. Ended by the pump alone."""
 
-    def __init__(self, database: Database, places: asyncio.Semaphore, ledger: Ledger, claim: Claimed) -> None:
-        self.conn: AsyncConnection[Any] | None = None
+    def __init__(
+        self,
+        database: Database,
+        places: asyncio.Semaphore,
+        ledger: Ledger,
+        claim: Claimed,
+        conn: AsyncConnection[Any] | None = None,
+    ) -> None:
+        self.conn = conn  # of a transaction that is somebody else's to end, if given
+        self.afterwards: list[Callable[[], None]] = []
         self.confined: bool | None = None  # whether it acts as the job's tenant; None before it is open
         self._ledger = ledger
         self._claim = claim
@@ -130,6 +143,8 @@ class Finishing:
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             await transaction.__aexit__(None, None, None)
+        for tell in self.afterwards:
+            tell()
 
     async def close(self) -> None:
         """Rolls back, unless it was committed, and gives the connection back."""

@@ -15,7 +15,7 @@ from psycopg import AsyncConnection, DataError, InterfaceError, OperationalError
 
 from holdfast.engine.decide import decide_lost
 from holdfast.engine.store import Store
-from holdfast.engine.values import Claimed, Move
+from holdfast.engine.values import Move
 from holdfast.runtime import presence, pulse, queries
 from holdfast.runtime.pulse import Tally
 
@@ -142,16 +142,19 @@ async def _give_back_in(
     by: str,
     now: datetime | None,
 ) -> list[Move]:
-    lost: dict[Any, Claimed] = {}
-    for claim in await store.held_by(conn, dead, now=now) if dead else []:
-        lost[claim.id] = claim
-    nameless = patience.known.get(store.ledger.name, patience.nameless)
-    orphans = await store.orphans(conn, living, orphaned=patience.timeout, nameless=nameless, now=now)
-    for claim in (*orphans, *await store.expired(conn, now=now)):
-        lost[claim.id] = claim
+    if store.ledger.owner is None:  # a lock ends with its worker
+        return []
+    lost = {claim.id: claim for claim in await store.expired(conn, now=now)}
+    if store.ledger.lifecycle.of("lose"):  # else a lease is all that counts, and the next claim looks at it
+        nameless = patience.known.get(store.ledger.name, patience.nameless)
+        orphans = await store.orphans(conn, living, orphaned=patience.timeout, nameless=nameless, now=now)
+        held = await store.held_by(conn, dead, now=now) if dead else []
+        lost = {claim.id: claim for claim in (*held, *orphans)} | lost
     if not lost:
         return []
-    moves = [decide_lost(store.ledger, claim) for claim in lost.values()]
+    moves = [move for claim in lost.values() if (move := decide_lost(store.ledger, claim))]
+    if not moves:
+        return []
     moved = await store.move(conn, moves, by=by, now=now)
     log.warning("%s: %d rows of lost workers given back", store.ledger.name, len(moved))
     return [move for move in moves if move.claim.id in moved]

@@ -106,6 +106,9 @@ def _lost(facts: Facts, worker: Present | None) -> str | None:
 
 def _given_back(facts: Facts, worker: Present | None) -> str:
     """By when a lost row comes back: the leader sweeps twice a heartbeat, and must be elected first."""
+    if not facts.ledger.lifecycle.of("lose"):
+        lease = age(facts.ledger.lease.seconds) if facts.ledger.lease else "its worker"
+        return f"the next claim takes it over when its lease of {lease} has run out"
     if facts.holder is None:
         return "the leader gives it back after twice the longest time limit of its handlers"
     wait = facts.settings.heartbeat_interval / 2
@@ -224,6 +227,9 @@ def _laneless(facts: Facts) -> Explanation | None:
     if facts.ahead is not None:
         return None
     name = facts.ledger.name
+    passed = [lane for lane in facts.ledger.lanes if lane.why and facts.row.state in lane.states]
+    if passed:
+        return _told("PASSED_OVER", f"it is passed over {passed[0].why}", facts)
     sentence = f"no lane of {name} leads to it, although it is {facts.row.state}: see `holdfast doctor`"
     return _told("NOT_CLAIMABLE", sentence, facts)
 

@@ -82,7 +82,7 @@ class Tally:
 
     def wrote(self, ledger: Ledger, moves: Iterable[Move], moved: Collection[Any]) -> None:
         """Some moves were tried, and these keys answered: those moves were written."""
-        lost_is_over = ledger.to("lose") in ledger.ends
+        lost_is_over = any(edge.to in ledger.ends for edge in ledger.lifecycle.of("lose"))
         for move in moves:
             if move.claim.id in moved:
                 code = move.fault.code if move.fault and move.verb in BAD else None

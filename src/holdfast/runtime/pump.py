@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,11 +20,11 @@ from psycopg.errors import LockNotAvailable, UniqueViolation
 from holdfast.db.database import Database
 from holdfast.engine.decide import decide
 from holdfast.engine.intake import absorb
-from holdfast.engine.outcomes import Crashed, Ending, Fail
+from holdfast.engine.outcomes import Crashed, Ending, Fail, Snooze
 from holdfast.engine.reading import MESSAGE_LENGTH
 from holdfast.engine.store import Connection
 from holdfast.engine.values import Claimed, Move
-from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable, HoldfastError
+from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable, HoldfastError, NotFound
 from holdfast.runtime import queries
 from holdfast.runtime.context import Context, Finishing
 from holdfast.runtime.execute import Places, execute
@@ -80,7 +81,10 @@ class Pump:
         self.handlers = handlers
         self.places = places
         self.tally = tally or Tally(handlers.find)
-        self.doors = Doors(self.ledger, share.queues, database.settings.poll_interval)
+        self.poll = share.pace.poll or database.settings.poll_interval
+        self.heard = share.pace.heard
+        self.doors = Doors(self.ledger, share.queues, self.poll)
+        self._claims = 0  # rows claimed so far
         self.owner = ""
         self.running: dict[Any, Run] = {}
         self.former: list[str] = []  # the ids under which we were given up
@@ -142,9 +146,11 @@ class Pump:
                         await self._turns(conn)
                 except LOSSES as error:
                     log.warning("%s: the database is away (%s); trying again", self.ledger.name, error)
+                    self.heard(None)
                     wait = await self._back_off(wait)
                 except psycopg.Error as error:  # the other ledgers go on, and this one may be mended
                     log.error("%s: refused (%s); trying again", self.ledger.name, error)
+                    self.heard(None)
                     wait = await self._back_off(wait)
 
     async def _back_off(self, wait: float) -> float:
@@ -171,7 +177,7 @@ class Pump:
             if not self.running and not self.moves and not self.blocked:
                 self.idle.set()
             try:
-                async with asyncio.timeout(self.database.settings.poll_interval):
+                async with asyncio.timeout(self.poll):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -179,6 +185,8 @@ class Pump:
 
     def _free(self) -> int:
         if not self.claiming:
+            return 0
+        if self.share.most is not None and self._claims >= self.share.most:
             return 0
         return max(0, self.share.concurrency - len(self.running) - self.places.abandoned)
 
@@ -193,6 +201,8 @@ class Pump:
         try:
             claims = await self._write_and_claim(conn, moves, owner, free, queues)
             self.writing = []
+            self._claims += len(claims)
+            self.heard(len(claims))
             for claim in claims:
                 self.tally.claimed(self.ledger.name, claim.kind, claim.waited)
             known = [claim for claim in claims if self._knows(claim)]
@@ -220,29 +230,32 @@ class Pump:
     async def _write_and_claim(
         self, conn: Connection, moves: Sequence[Move], owner: str, free: int, queues: Sequence[str]
     ) -> list[Claimed]:
-        kinds = self._kinds()
+        what: dict[str, Any] = {"kinds": self._kinds(), "queues": queues, "in_hand": list(self.running)}
         try:
             if moves and free:
-                moved, claims = await self.store.turn(conn, moves, owner, free, kinds=kinds, queues=queues)
+                moved, claims = await self.store.turn(conn, moves, owner, free, **what)
             else:
                 moved = await self.store.move(conn, moves) if moves else frozenset[Any]()
-                claims = await self.store.claim(conn, owner, free, kinds=kinds, queues=queues) if free else []
+                claims = await self.store.claim(conn, owner, free, **what) if free else []
         except (*REFUSALS, RecursionError) as error:
             # Where one row only of some may run, another worker may have been quicker: nothing is claimed.
-            met = isinstance(error, UniqueViolation) and self.store.sql.twin is not None
+            # What it writes beside was written, just now, by another that has given the row back already.
+            alone = self.store.sql.twin is not None or "claim" in self.ledger.beside
+            met = isinstance(error, UniqueViolation) and alone
             lost = isinstance(error, LOSSES) and not isinstance(error, LockNotAvailable)
             if lost or not (moves or met):
                 raise
-            self._note_late(moves, await self.write_alone(conn, moves))
+            await self._note_late(conn, moves, await self.write_alone(conn, moves))
             return []
         self.tally.wrote(self.ledger, moves, moved)
-        self._note_late(moves, moved)
+        await self._note_late(conn, moves, moved)
         return claims
 
-    def _note_late(self, moves: Sequence[Move], moved: frozenset[Any]) -> None:
+    async def _note_late(self, conn: Connection, moves: Sequence[Move], moved: frozenset[Any]) -> None:
         for move in moves:
             if move.claim.id not in moved and move not in self.blocked:
-                log.warning("%s %s: %s came too late", self.ledger.name, move.claim.id, move.verb)
+                fate = await self._fate(conn, move.claim)
+                log.warning("%s %s: %s came too late: %s", self.ledger.name, move.claim.id, move.verb, fate)
 
     async def _try_blocked(self, conn: Connection) -> None:
         """Tries the moves that had to wait, now and then, until one has still to wait."""
@@ -252,10 +265,33 @@ class Pump:
         waiting, self.blocked = self.blocked, []
         try:
             while waiting and not self.blocked:
-                self._note_late(waiting[:1], await self.write_alone(conn, waiting[:1]))
+                await self._note_late(conn, waiting[:1], await self.write_alone(conn, waiting[:1]))
                 del waiting[0]
         finally:
             self.blocked = waiting + self.blocked  # the one that has still to wait comes last
+
+    async def give_back(self) -> int:
+        """Stops what still runs and releases its rows, which costs them no attempt; answers how many ran."""
+        runs = list(self.running.values())
+        for run in runs:
+            run.context.cancelled.set()
+            run.task.cancel()
+        self.running.clear()
+        releases = (Move(verb="release", claim=run.claim) for run in runs)
+        ends = [*self.writing, *self.moves, *self.blocked, *releases]
+        if not ends:
+            return 0
+        if runs:
+            log.warning(
+                "%s: %d handlers did not end in time; their rows are given back", self.ledger.name, len(runs)
+            )
+        try:
+            async with await self.database.connect("release") as conn:
+                await self.be_impatient(conn)
+                await self.write_alone(conn, ends)
+        except LOSSES as error:
+            log.warning("%s: could not give rows back (%s); the leader will", self.ledger.name, error)
+        return len(runs)
 
     async def write_alone(self, conn: Connection, moves: Sequence[Move]) -> frozenset[Any]:
         """Each move by itself, since together they were refused; one that is refused again is a bad run."""
@@ -274,7 +310,8 @@ class Pump:
                 log.error(
                     "%s %s: %s cannot be written: %s", self.ledger.name, move.claim.id, move.verb, error
                 )
-                if move.fault is not None and move.fault.code == UNWRITABLE:
+                # A row that its table does not let go stays ours until its lease, or we, are over.
+                if move.verb == "release" or (move.fault is not None and move.fault.code == UNWRITABLE):
                     self.unwritable.add(move.claim.id)
                 else:
                     crash = Crashed(code=UNWRITABLE, message=f"its {move.verb} cannot be written: {error}")
@@ -289,8 +326,8 @@ class Pump:
 
     def _look_every(self) -> float:
         """Seconds between two looks; a lease in the row has to be renewed well before it ends."""
-        every = self.database.settings.heartbeat_interval
-        return min(every, self.ledger.lease.seconds / 3) if self.ledger.lease else every
+        every, lease = self.database.settings.heartbeat_interval, self.ledger.lease
+        return lease.every or min(every, lease.seconds / 3) if lease else every
 
     async def _look_after(self, conn: Connection) -> None:
         """Sees which rows are still ours, and stops the handlers of those that are not."""
@@ -300,8 +337,21 @@ class Pump:
         held = await self.store.heartbeat(conn, [run.claim for run in runs]) if runs else frozenset[Any]()
         for run in runs:
             if run.claim.id not in held and self.running.get(run.claim.id) is run:
-                log.info("%s %s: called off", self.ledger.name, run.claim.id)
-                self._drop(run)
+                fate = await self._fate(conn, run.claim)
+                if self.running.get(run.claim.id) is run:
+                    log.info("%s %s: called off: %s", self.ledger.name, run.claim.id, fate)
+                    self._drop(run)
+
+    async def _fate(self, conn: Connection, claim: Claimed) -> str:
+        """What became of a row that was ours."""
+        try:
+            row = await self.store.get(conn, claim.id)
+        except NotFound:
+            return "gone"
+        if row.state in self.ledger.ends:
+            return row.state
+        held = row.state in self.ledger.lifecycle.held and row.owner != claim.owner
+        return f"transferred to {row.owner}" if held else f"unexpected: it is {row.state}"
 
     async def _release_strays(self, conn: Connection) -> None:
         """Gives back rows that we hold without knowing: a claim whose answer was lost on the way."""
@@ -343,7 +393,11 @@ class Pump:
             if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
                 move = await self._finish_in_transaction(handler, finishing, move)
         except ClaimLost as lost:
-            log.warning("%s %s: %s", self.ledger.name, claim.id, lost)
+            fate = "unknown"
+            with suppress(*LOSSES):
+                async with self.database.connection() as conn:
+                    fate = await self._fate(conn, claim)
+            log.warning("%s %s: %s; %s", self.ledger.name, claim.id, lost, fate)
         except asyncio.CancelledError as error:
             run = self.running.get(claim.id)
             if run is None or run.context is not context:
@@ -408,6 +462,10 @@ class Pump:
         except ClaimLost:
             raise
         except (psycopg.Error, HoldfastError) as error:
+            if isinstance(error, LOSSES) and not self.ledger.lifecycle.of("retry"):
+                # The database is away, and the row has one run: given back, unless it was written after all.
+                log.warning("%s %s: the finish is unheard (%s)", self.ledger.name, move.claim.id, error)
+                return self._decide(handler, move.claim, Snooze(seconds=0))
             # Refused, or the answer was lost: say a bad run, which finds no row if it was written after all.
             message = f"the transaction of the handler did not commit: {error}"
             return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))

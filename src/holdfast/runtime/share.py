@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.engine.backoff import Backoff
@@ -10,12 +11,32 @@ from holdfast.engine.values import Json
 from holdfast.runtime.handlers import Handlers
 
 
+def unheard(_: int | None) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How a ledger is worked on, where its app says so; None is as for all.
+
+    `poll` is seconds between two looks. `batch`: after so many rows of an outbox in a row, its worker rests
+    for that time. `heard` is told how many rows were claimed, after each turn, or None when it failed.
+    """
+
+    concurrency: int | None = None
+    poll: float | None = None
+    batch: int | None = None
+    heard: Callable[[int | None], None] = unheard
+
+
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What a worker takes from one ledger, and how much of it at once."""
+    """What a worker takes from one ledger, and how much of it at once; `most`: and how much at all."""
 
     store: Store
     concurrency: int
+    pace: Pace = Pace()
+    most: int | None = None
     kinds: tuple[str, ...] | None = None
     queues: tuple[str, ...] = ("default",)
     backoff: Backoff | None = None  # of bad runs whose handler has none; None: the ledger's own

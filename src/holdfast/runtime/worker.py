@@ -21,15 +21,15 @@ from importlib.metadata import version
 from holdfast.db.database import Database
 from holdfast.db.listen import listen
 from holdfast.engine.store import Store
-from holdfast.engine.values import Move
 from holdfast.runtime import pauses, presence
+from holdfast.runtime.courier import Courier
 from holdfast.runtime.duties import Duty, Patience, statistics, sweeps
 from holdfast.runtime.execute import Places
 from holdfast.runtime.handlers import Handlers
 from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.processes import Processes
 from holdfast.runtime.pulse import Tally
-from holdfast.runtime.pump import LOSSES, Pump
+from holdfast.runtime.pump import Pump
 from holdfast.runtime.share import Share
 
 log = logging.getLogger("holdfast.worker")
@@ -64,7 +64,11 @@ class Worker:
         self.shares = shares
         self.handlers = handlers
         self.tally = Tally(handlers.find)
-        self.pumps = [Pump(share, database, handlers, self.places, self.tally) for share in shares]
+        self.pumps = [
+            by(share, database, handlers, self.places, self.tally)
+            for share in shares
+            for by in (Pump if share.store.ledger.owner else Courier,)
+        ]
         settings = database.settings
         own = longest or {}
         others = (h.timeout or UNLIMITED_RUN for h in handlers if h.ledger not in own)
@@ -180,28 +184,9 @@ class Worker:
             await self._clean_up()
             self.last_resort()
 
-    async def _give_back(self, pump: Pump) -> None:
-        """Stops what still runs and releases its rows, which costs them no attempt."""
-        runs = list(pump.running.values())
-        self.abandoned += len(runs)
-        for run in runs:
-            run.context.cancelled.set()
-            run.task.cancel()
-        pump.running.clear()
-        releases = (Move(verb="release", claim=run.claim) for run in runs)
-        ends = [*pump.writing, *pump.moves, *pump.blocked, *releases]
-        if not ends:
-            return
-        if runs:
-            log.warning(
-                "%s: %d handlers did not end in time; their rows are given back", pump.ledger.name, len(runs)
-            )
-        try:
-            async with await self.database.connect("release") as conn:
-                await pump.be_impatient(conn)
-                await pump.write_alone(conn, ends)
-        except LOSSES as error:
-            log.warning("%s: could not give rows back (%s); the leader will", pump.ledger.name, error)
+    async def _give_back(self, pump: Pump | Courier) -> None:
+        """Stops what still runs; its rows go back to others."""
+        self.abandoned += await pump.give_back()
 
     async def _clean_up(self) -> None:
         if self._cleaned:

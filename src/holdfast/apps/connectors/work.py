@@ -9,6 +9,7 @@ from holdfast.engine.outcomes import Outcome
 from holdfast.runtime.app import Ground, Work
 from holdfast.runtime.context import Context
 from holdfast.runtime.handlers import describe
+from holdfast.runtime.share import Pace
 
 MARGIN = 5.0  # seconds: a run ends itself when its time is over; this is for one that does not listen
 
@@ -38,4 +39,5 @@ def work(ground: Ground) -> Work:
             drain.duty(service),
         ),
         longest=ground.settings.sync_max_run_seconds,
+        paces={SYNC_JOBS.name: Pace(concurrency=ground.settings.sync_concurrency)},
     )
