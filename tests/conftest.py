@@ -51,9 +51,17 @@ def remove_home(home: Path) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "soak: takes minutes; runs only when asked for, by `-m soak`")
     if HOME not in os.environ:
         os.environ[HOME] = str(make_home())
         config.add_cleanup(lambda: remove_home(Path(os.environ.pop(HOME))))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "soak" not in config.getoption("markexpr", ""):
+        for item in items:
+            if item.get_closest_marker("soak"):
+                item.add_marker(pytest.mark.skip(reason="a soak test: ask for it by -m soak"))
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,9 @@ Here requirements stand by their number and in a few words; what each proof is c
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
-
 import pytest
 
-TESTS = Path(__file__).parents[1]
+from requirements import docstrings, names, numbers, words
 
 REQUIREMENTS = {
     # database and start
@@ -221,35 +215,8 @@ PROOFS: dict[str, tuple[str, ...]] = {
 }
 
 
-@cache
-def docstrings() -> dict[str, str]:
-    """The docstring of every test, by its place and its name."""
-
-    def found() -> Iterator[tuple[str, str]]:
-        for path in sorted(TESTS.rglob("test_*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith(
-                    "test_"
-                ):
-                    yield f"{path.relative_to(TESTS)}::{node.name}", ast.get_docstring(node) or ""
-
-    return dict(found())
-
-
-def numbers(text: str) -> set[int]:
-    """The requirements that a docstring names.
-
-    >>> sorted(numbers("C-28..C-30, proofs; C-41: and"))
-    [28, 29, 30, 41]
-    """
-    named = {int(number) for number in re.findall(r"\bC-(\d+)\b", text)}
-    for first, last in re.findall(r"\bC-(\d+)\.\.C-(\d+)\b", text):
-        named |= set(range(int(first), int(last) + 1))
-    return named
-
-
 def test_every_requirement_of_the_connectors_is_named_by_a_test() -> None:
-    named = {number for text in docstrings().values() for number in numbers(text)}
+    named = {number for text in docstrings().values() for number in numbers("C", text)}
     missing = [f"C-{number}: {title}" for number, title in REQUIREMENTS.items() if number not in named]
     assert not missing, "no test names\n" + "\n".join(missing)
 
@@ -257,20 +224,18 @@ def test_every_requirement_of_the_connectors_is_named_by_a_test() -> None:
 def test_no_test_names_a_requirement_that_does_not_exist() -> None:
     assert list(REQUIREMENTS) == list(range(1, 79))
     known = set(REQUIREMENTS)
-    unknown = {test: wrong for test, text in docstrings().items() if (wrong := numbers(text) - known)}
+    unknown = {test: wrong for test, text in docstrings().items() if (wrong := numbers("C", text) - known)}
     assert not unknown
 
 
 def test_a_range_of_requirements_names_all_of_them() -> None:
     """Two numbers with dots between are as many as lie between them."""
-    assert numbers("C-28..C-30, proofs; C-41: and") == {28, 29, 30, 41}
-    assert numbers("AC-1, C-x") == set()
+    assert numbers("C", "C-28..C-30, proofs; C-41: and") == {28, 29, 30, 41}
+    assert numbers("C", "AC-1, C-x") == set()
 
 
 @pytest.mark.parametrize("proof", PROOFS)
 def test_every_proof_has_its_test(proof: str) -> None:
     """By the words of the proof, or by the names that stand beside it."""
-    words = re.sub(r"[^a-z0-9]+", "_", proof.lower().replace("'", ""))
-    tests = {test.partition("::test_")[2] for test in docstrings()}
-    missing = set(PROOFS[proof] or (words,)) - tests
+    missing = set(PROOFS[proof] or (words(proof),)) - names()
     assert not missing

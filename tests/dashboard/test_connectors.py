@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -80,7 +81,8 @@ def test_the_list_tells_how_every_connection_does(served: Served, visit: Visit) 
     rows = [[cell.words for cell in row.children] for row in page.every("tr")]
     assert rows[0] == ["Account", "Health", "Tenant", "Next run", "Last success", "Failures", "Cursor"]
     good, bad, new = rows[1:4]
-    assert good[1:3] + good[4:] == ["healthy", "Tenant A", "5 min ago", "0", "set"]
+    assert good[1:3] + good[5:] == ["healthy", "Tenant A", "0", "set"]
+    assert re.fullmatch(r"5 min (\d+ s )?ago", good[4])
     assert good[3].startswith("in 9 min")
     assert bad[3:] == ["next tick", "never", "3", NOTHING]
     assert new[3:] == ["next tick", "never", "0", NOTHING]
@@ -217,7 +219,7 @@ def test_the_page_of_a_connection_tells_all_about_it(served: Served, visit: Visi
     made = connected(served)
     page = visit().get(place(made.link))
     assert page.one("h1").words == "Acme & Sons"
-    assert "The last sync ended well 5 min ago; it is due in 9 min" in page.words
+    assert re.search(r"The last sync ended well 5 min (\d+ s )?ago; it is due in 9 min", page.words)
     facts = {
         next(one.every("dt")).words: next(one.every("dd")).words
         for one in page.every("div")

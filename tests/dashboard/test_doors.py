@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,8 @@ from dashboard.kit import Page, Visitor, row
 from holdfast import Holdfast, Settings
 from holdfast.dashboard import people
 from holdfast.dashboard.app import MACHINES
+from schedules.face import ANA, fail, messages, story
+from schedules.recorded import DAY
 
 # -- every page, for everybody ---------------------------------------------------------------------------
 
@@ -24,7 +26,8 @@ OPEN = (None, *EVERYBODY)
 READERS, OPERATORS, ACTORS, ADMINS = EVERYBODY, ("reader", "actor", "admin"), ("actor", "admin"), ("admin",)
 
 # Every page by its route: who may, and how it is asked for. {row} is a job of the tenant's,
-# {spent} a token that is good for nothing, {link}, {signal} and {delivery} are the tenant's.
+# {spent} a token that is good for nothing, {link}, {signal} and {delivery} are the tenant's. Of schedules
+# nothing is: users are numbers.
 PAGES: dict[tuple[str, str], tuple[tuple[str | None, ...], str, dict[str, str]]] = {
     ("GET", "/"): (READERS, "/", {}),
     ("GET", "/workers"): (OPERATORS, "/workers", {}),
@@ -57,6 +60,15 @@ PAGES: dict[tuple[str, str], tuple[tuple[str | None, ...], str, dict[str, str]]]
         "/connectors/inbox/{delivery}",
         {},
     ),
+    ("GET", "/schedules"): (OPERATORS, "/schedules", {}),
+    ("GET", "/schedules/captures/{id}"): (OPERATORS, "/schedules/captures/{capture}", {}),
+    ("POST", "/schedules/captures/{id}"): (ACTORS, "/schedules/captures/{waiting}", {"verb": "cancel"}),
+    ("GET", "/schedules/days"): (OPERATORS, "/schedules/days", {}),
+    ("GET", "/schedules/days/{user_id}/{date}"): (OPERATORS, "/schedules/days/{day}", {}),
+    ("POST", "/schedules/days/{user_id}/{date}"): (ACTORS, "/schedules/days/{day}", {}),
+    ("GET", "/schedules/notifications"): (OPERATORS, "/schedules/notifications", {}),
+    ("GET", "/schedules/notifications/{id:path}"): (OPERATORS, "/schedules/notifications/{message}", {}),
+    ("POST", "/schedules/notifications/{id:path}"): (ACTORS, "/schedules/notifications/{failed}", {}),
     ("GET", "/docs"): (OPEN, "/docs", {}),
     ("GET", "/login"): (OPEN, "/login", {}),
     ("POST", "/login"): (OPEN, "/login", {"token": "{token}"}),
@@ -73,6 +85,19 @@ def page_routes(web: Any) -> Iterator[tuple[str, str]]:
                 yield method, route.path
 
 
+def scheduled(served: Served) -> dict[str, Callable[[], str]]:
+    """What stands in the addresses of schedules; what an order changes is made anew for each."""
+    told = story(served)
+    waiting = "insert into schedule_ingest.capture_session (user_id) values (42) returning id::text"
+    return {
+        "capture": lambda: str(told.first),
+        "waiting": lambda: served.query(waiting)[0][0],
+        "day": lambda: f"{ANA}/{DAY}",
+        "message": lambda: messages(served)[0],
+        "failed": lambda: fail(served, messages(served)[1]),
+    }
+
+
 def test_every_page_is_for_those_whom_it_is_for(settings: Settings) -> None:
     web = Holdfast(settings).web()
     with served_app(settings, web) as served:
@@ -80,15 +105,19 @@ def test_every_page_is_for_those_whom_it_is_for(settings: Settings) -> None:
         assert found == set(PAGES), "a page without a word on whom it is for, or the other way round"
         visitors = {who: Visitor(served, who) for who in OPEN}
         spent, things = served.tokens["expired"].split("_")[1], connected(served).addresses
+        made = scheduled(served)
         for (method, route), (allowed, path, data) in PAGES.items():
             for who in OPEN:
                 changes = route in ("/login", "/logout")  # the session, and the others go on with theirs
                 visitor = Visitor(served, who) if changes else visitors[who]
                 job = served.enqueue("job", "x") if "{row}" in path else ""
+                fresh = {name: one() for name, one in made.items() if f"{{{name}}}" in path}
                 key = visitor.get("/login").every("input", name="form_key")[0]["value"]
                 sent = {name: value.format(token=served.tokens["reader"]) for name, value in data.items()}
                 form = {"data": {"form_key": key, **sent}} if method == "POST" else {}
-                response = visitor.client.request(method, path.format(row=job, spent=spent, **things), **form)
+                response = visitor.client.request(
+                    method, path.format(row=job, spent=spent, **things, **fresh), **form
+                )
                 place = (method, route, who, response.status_code)
                 if who in allowed:
                     assert response.status_code == 200 or (
@@ -98,6 +127,8 @@ def test_every_page_is_for_those_whom_it_is_for(settings: Settings) -> None:
                 elif who is None:
                     assert response.status_code == 303, place
                     assert response.headers["location"].startswith("/login"), place
+                elif who == "tenant reader" and route.startswith("/schedules") and method == "GET":
+                    assert response.status_code == 404, place
                 else:
                     assert response.status_code == 403, place
                     assert "The caller may not do this" in Page(response.text).words, place

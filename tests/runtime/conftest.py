@@ -15,17 +15,6 @@ from runtime.support import ERRANDS, Gate, Process, make_tables
 Start = Callable[..., Process]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "soak: takes minutes; runs only when asked for, by `-m soak`")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "soak" not in config.getoption("markexpr", ""):
-        for item in items:
-            if item.get_closest_marker("soak"):
-                item.add_marker(pytest.mark.skip(reason="a soak test: ask for it by -m soak"))
-
-
 @pytest.fixture
 async def app(settings: Settings, conn: Connection) -> AsyncIterator[Holdfast]:
     """An app with the ledgers tasks and errands, and the tables that handlers leave traces in."""

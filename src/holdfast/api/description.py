@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -27,6 +27,7 @@ TAGS = [
     {"name": "record", "description": "Who did what."},
     {"name": "tokens", "description": "Who may do what."},
     {"name": "connectors", "description": "Outside accounts, kept in step."},
+    {"name": "schedules", "description": "Days of work, as they are known and have been."},
     {"name": "health", "description": "For whoever restarts it, or sends it traffic."},
 ]
 REFERENCE = {"$ref": "#/components/schemas/Problem"}
@@ -42,6 +43,15 @@ FASTAPIS = ("HTTPValidationError", "ValidationError")
 def operation_id(route: APIRoute) -> str:
     """A name for clients: the tag and the function."""
     return f"{route.tags[0]}-{route.name}" if route.tags else route.name
+
+
+def problems(words: Mapping[int, str], *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """How an operation may fail, in an app's own words, beside what every operation may answer."""
+    content: dict[str, Any] = {MEDIA_TYPE: {"schema": REFERENCE}}
+    return {
+        status: {"description": words[status], "content": content, "headers": HEADERS.get(str(status), {})}
+        for status in statuses
+    }
 
 
 def describe(app: FastAPI) -> None:

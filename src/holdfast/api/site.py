@@ -13,7 +13,7 @@ from holdfast.db.settings import Settings
 from holdfast.engine import reading, tenants
 from holdfast.engine.store import Connection, Store
 from holdfast.engine.values import Filter, Stat
-from holdfast.errors import NotFound
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.runtime.app import App
 from holdfast.runtime.handlers import Handlers
 
@@ -33,15 +33,15 @@ class Site:
         return self.open()
 
     def seen_by(self, caller: Caller) -> Mapping[str, Store]:
-        """The ledgers that there are for this caller: to a tenant, one without tenants does not exist."""
+        """The ledgers that there are for this caller: to a tenant, one without its rows does not exist."""
         if caller.tenant is None:
             return self.stores
-        return {name: store for name, store in self.stores.items() if store.ledger.tenant}
+        return {name: store for name, store in self.stores.items() if _has_place(store, caller.tenant)}
 
     def store(self, caller: Caller, name: str) -> Store:
-        """The store of a ledger, or `NotFound`."""
-        found = self.seen_by(caller).get(name)
-        if found is None:
+        """The store of a ledger, or `NotFound`. What is asked of it refuses a tenant that no row can have."""
+        found = self.stores.get(name)
+        if found is None or (caller.tenant is not None and found.ledger.tenant is None):
             raise NotFound(what="ledger", id=name)
         return found
 
@@ -81,3 +81,11 @@ class Site:
             return stats
         async with self.connection() as conn:
             return await store.depth(conn, meant)
+
+
+def _has_place(store: Store, tenant: str) -> bool:
+    """Whether a ledger can have rows of a tenant: where tenants are UUIDs, one named by a number has none."""
+    try:
+        return reading.tenant_of(store.ledger, tenant) is not None
+    except InvalidInput:
+        return False

@@ -13,10 +13,14 @@ from holdfast.api.site import Site
 
 @dataclass(frozen=True)
 class Link:
-    """A page in the dashboard's menu. `path` is below the dashboard's own root, like `/connections`."""
+    """A page in the dashboard's menu. `path` is below the dashboard's own root, like `/connections`.
+
+    `ledger`: only for those for whom there is this ledger.
+    """
 
     title: str
     path: str
+    ledger: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

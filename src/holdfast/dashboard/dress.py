@@ -116,12 +116,14 @@ class Wardrobe:
         """What a caller may go to."""
         if caller is None:
             return []
-        ledgers = [Link(name, f"/ledgers/{name}") for name in self.site.seen_by(caller)]
+        seen = self.site.seen_by(caller)
+        ledgers = [Link(name, f"/ledgers/{name}") for name in seen]
+        links = [one for one in self.links if one.ledger is None or one.ledger in seen]
         after = [Link("Workers", "/workers"), Link("Audit", "/audit")] if not caller.bound else []
         after += [Link("Tokens", "/tokens")] if caller.may("admin") and not caller.bound else []
         found = [Entry("Overview", "/", path == "/")]
         found += [Entry(one.title, one.path, _within(path, one.path), ledger=True) for one in ledgers]
-        further = (*self.links, *after, Link("API", "/docs"))
+        further = (*links, *after, Link("API", "/docs"))
         return found + [Entry(one.title, one.path, _within(path, one.path)) for one in further]
 
 

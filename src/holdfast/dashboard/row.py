@@ -104,7 +104,7 @@ def facts(ledger: Ledger, row: Row) -> list[tuple[str, Any]]:
         *((name, columns.get(name)) for name in named if name),
         *((extra.name, columns.get(extra.name)) for extra in ledger.extras),
     ]
-    if ledger.idempotency:
+    if ledger.idempotency and ledger.idempotency.column != ledger.key.column:
         found.append((ledger.idempotency.column, columns.get(ledger.idempotency.column)))
     if row.trace:
         found.append((ledger.trace or "trace", row.trace))

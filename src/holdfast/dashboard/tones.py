@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from holdfast.engine.lifecycle import Lifecycle
 
 Tone = Literal["waiting", "again", "held", "good", "bad", "off"]
 TONES: tuple[Tone, ...] = get_args(Tone)
+
+
+@dataclass(frozen=True)
+class Mood:
+    """One word for how something does, its colour, and what it means."""
+
+    word: str
+    tone: Tone
+    meaning: str
+
 
 MEANING: Mapping[Tone, str] = {
     "waiting": "waits for a worker",

@@ -30,6 +30,7 @@ from holdfast.apps.connectors.service import Connectors, clock
 from holdfast.apps.connectors.signals import StoredSignal
 from holdfast.dashboard import forms
 from holdfast.dashboard.dress import page, say, url
+from holdfast.dashboard.lists import uuid_of
 from holdfast.dashboard.live import Look, shown
 from holdfast.engine.store import Connection
 from holdfast.engine.values import Json
@@ -136,7 +137,7 @@ async def _page(
 
 async def _gather(site: Site, service: Connectors, caller: Caller, id: str) -> Whole:
     async with site.connection() as conn:
-        link = await actions.find(conn, common.whose(caller), common.uuid_of("id", id))
+        link = await actions.find(conn, common.whose(caller), uuid_of("id", id))
         tenant, now = link.tenant_id, await clock(conn)
         (seen,) = await viewed(conn, service, (link,), now)
         jobs = await listing.jobs(conn, tenant, connection_id=link.id, limit=JOBS)
@@ -205,7 +206,7 @@ async def order(request: Request, id: str, caller: Actor, site: Here, service: S
 
 async def _do(service: Connectors, conn: Connection, caller: Caller, id: str, form: FormData) -> str:
     """Does it, and answers with what the next page says."""
-    which = caller, common.whose(caller), common.uuid_of("id", id)
+    which = caller, common.whose(caller), uuid_of("id", id)
     match form.get("verb"):
         case "sync":
             asked = await actions.sync_now(service, conn, *which)

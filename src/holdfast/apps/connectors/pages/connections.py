@@ -15,11 +15,11 @@ from holdfast.api.site import Site
 from holdfast.apps.connectors import actions, connections, sync_state
 from holdfast.apps.connectors.connections import STATUSES, Link, Links
 from holdfast.apps.connectors.pages import common, views
-from holdfast.apps.connectors.pages.common import PAGE, Asked
 from holdfast.apps.connectors.pages.views import View
 from holdfast.apps.connectors.routes.common import Service, provider_filter
 from holdfast.apps.connectors.service import Connectors, clock
 from holdfast.dashboard.dress import page
+from holdfast.dashboard.lists import PAGE, Asked, turn
 from holdfast.dashboard.live import Look, shown
 from holdfast.engine.store import Connection
 from holdfast.errors import InvalidInput
@@ -66,7 +66,7 @@ async def list_connections(request: Request, caller: Reader, site: Here, service
         shown=found.mark,
         found=found,
         asked=asked,
-        turn=common.turn(asked, found.cursor),
+        turn=turn(asked, found.cursor),
         filtered=bool(asked.only(("provider", "status", "tenant"))),
         providers=common.provider_choices(service),
         statuses=[(one, one) for one in STATUSES],

@@ -20,11 +20,11 @@ from holdfast.apps.connectors.catalogue import slug_of
 from holdfast.apps.connectors.inbox import Replayed, Stored
 from holdfast.apps.connectors.listing import DELIVERY_STATES
 from holdfast.apps.connectors.pages import common, queries, views
-from holdfast.apps.connectors.pages.common import PAGE, Asked
 from holdfast.apps.connectors.routes.common import Service, provider_filter, reading
 from holdfast.apps.connectors.service import Connectors, clock
 from holdfast.dashboard import forms
 from holdfast.dashboard.dress import page, say, url
+from holdfast.dashboard.lists import PAGE, Asked, turn
 from holdfast.dashboard.live import Look, shown
 from holdfast.engine import intake
 from holdfast.errors import InvalidInput, NotFound
@@ -69,7 +69,7 @@ async def list_deliveries(request: Request, caller: Reader, site: Here, service:
         shown=found.mark,
         found=found,
         asked=asked,
-        turn=common.turn(asked, found.deliveries.cursor),
+        turn=turn(asked, found.deliveries.cursor),
         filtered=bool(asked.only(FILTERS)),
         range_pairs=asked.only(RANGE),
         providers=common.provider_choices(service),

@@ -17,11 +17,11 @@ from holdfast.api.site import Site
 from holdfast.apps.connectors import signals
 from holdfast.apps.connectors.normal import KINDS
 from holdfast.apps.connectors.pages import common
-from holdfast.apps.connectors.pages.common import PAGE, Asked
 from holdfast.apps.connectors.routes.common import Service, provider_filter, reading
 from holdfast.apps.connectors.service import Connectors, clock
 from holdfast.apps.connectors.signals import Signals
 from holdfast.dashboard.dress import page
+from holdfast.dashboard.lists import PAGE, Asked, turn, uuid_of
 from holdfast.dashboard.live import Look, shown
 from holdfast.errors import InvalidInput
 
@@ -62,7 +62,7 @@ async def list_signals(request: Request, caller: Reader, site: Here, service: Se
         shown=found.mark,
         found=found,
         asked=asked,
-        turn=common.turn(asked, found.signals.cursor),
+        turn=turn(asked, found.signals.cursor),
         filtered=bool(asked.only(FILTERS)),
         providers=common.provider_choices(service),
         kinds=[(one, one) for one in sorted(KINDS)],
@@ -97,7 +97,7 @@ async def show(request: Request, id: str, caller: Reader, site: Here, service: S
     """One signal, with its payload."""
     tenant_id = common.whose(caller)
     async with reading(site, service, caller, tenant_id) as conn:
-        found = await signals.get(conn, common.uuid_of("id", id), tenant_id)
+        found = await signals.get(conn, uuid_of("id", id), tenant_id)
         names = await common.account_names(conn, [found.connection_id])
     return page(
         request,

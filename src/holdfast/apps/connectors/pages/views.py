@@ -12,18 +12,8 @@ from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.inbox import Stored
 from holdfast.apps.connectors.sync_state import SyncState
 from holdfast.dashboard.phrases import ago
-from holdfast.dashboard.tones import Tone
+from holdfast.dashboard.tones import Mood
 from holdfast.engine.values import Json
-
-
-@dataclass(frozen=True)
-class Mood:
-    """One word for how something does, its colour, and what it means."""
-
-    word: str
-    tone: Tone
-    meaning: str
-
 
 HEALTHY = Mood("healthy", "good", "its last sync ended well")
 NEW = Mood("new", "waiting", "it has not been synced yet")

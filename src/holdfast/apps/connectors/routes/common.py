@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import Depends, Path, Request
 
+from holdfast.api import description
 from holdfast.api.auth import Here
 from holdfast.api.caller import Caller
-from holdfast.api.description import HEADERS
-from holdfast.api.problems import MEDIA_TYPE
 from holdfast.api.rows import Responses
 from holdfast.api.site import Site
 from holdfast.apps.connectors import actions
@@ -40,11 +39,7 @@ ConnectionId = Annotated[UUID, Path(description="The connection's id.")]
 
 def problems(*statuses: int) -> Responses:
     """How an operation may fail, beside what every operation may answer."""
-    content: dict[str, Any] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {
-        status: {"description": WORDS[status], "content": content, "headers": HEADERS.get(str(status), {})}
-        for status in statuses
-    }
+    return description.problems(WORDS, *statuses)
 
 
 def desk(request: Request, site: Here) -> Desk:
