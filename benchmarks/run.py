@@ -64,15 +64,20 @@ def one_round(url: str, sizes: dict[str, int]) -> dict[str, tuple[float, float]]
 
 async def fresh(url: str, side: ModuleType, measure: Callable[[ModuleType, str], Awaitable[float]]) -> float:
     """The measure on a new database, so that no run pays for the rows of another."""
+    return await measure(side, await target(url))
+
+
+async def target(url: str) -> str:
+    """The URL of a new database with all tables."""
     name = "bench"
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as admin:
         await admin.execute(f"drop database if exists {name} with (force)")
         await admin.execute(f"create database {name}")
     at = psycopg.conninfo.make_conninfo(url, dbname=name)
     parts = psycopg.conninfo.conninfo_to_dict(at)
-    target = f"postgresql://{parts['user']}:{parts['password']}@/{name}?host={parts['host']}"
-    await asyncio.to_thread(migrate.upgrade, target)
-    return await measure(side, target)
+    found = f"postgresql://{parts['user']}:{parts['password']}@/{name}?host={parts['host']}"
+    await asyncio.to_thread(migrate.upgrade, found)
+    return found
 
 
 async def drained(side: ModuleType, url: str, count: int) -> float:

@@ -79,7 +79,13 @@ async def test_it_is_mounted_in_an_application_as_the_guide_says(load: Any, data
     ):
         assert (await client.get("/holdfast/api/ledgers")).status_code == 401
         found = (await client.get("/holdfast/api/ledgers", headers=bearer)).json()
-        assert [one["name"] for one in found["ledgers"]] == ["job", "tasks", "sync_jobs"]
+        assert [one["name"] for one in found["ledgers"]] == [
+            "job",
+            "tasks",
+            "sync_jobs",
+            "capture_session",
+            "schedule_notification",
+        ]
         assert (await client.get("/holdfast/readyz")).status_code == 200
 
 

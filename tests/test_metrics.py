@@ -22,6 +22,7 @@ from conftest import Connect
 from holdfast import Context, Fail, Holdfast, Retry, Settings
 from holdfast.api import metrics
 from holdfast.apps.connectors.metrics import METRICS as CONNECTORS
+from holdfast.apps.schedules.metrics import METRICS as SCHEDULES
 from holdfast.db.pool import Connection
 from holdfast.engine import looks
 from holdfast.runtime.app import App
@@ -233,7 +234,7 @@ async def test_the_pool_is_that_of_this_process(app: Holdfast) -> None:
     assert told.value("holdfast_pool_connections", state="used") == 1
     assert before.value("holdfast_pool_connections", state="used") == 0
     asked = told.value("holdfast_pool_requests_total") - before.value("holdfast_pool_requests_total")
-    assert asked == 3  # those of the scrape before, for us and for an app, and the one that is held
+    assert asked == 4  # those of the scrape before, for us and for two apps, and the one that is held
 
 
 def test_it_is_served_to_operators_as_prometheus_wants_it(settings: Settings) -> None:
@@ -286,7 +287,7 @@ async def test_a_database_that_is_away_leaves_what_the_process_itself_knows(
         site = app.site
         await app.database.pool.close()
         told = Scrape((await metrics.collect(site)).decode())
-    assert told.errors == [{"app": "holdfast", "ledger": ""}, {"app": "connectors", "ledger": ""}]
+    assert told.errors == [{"app": app, "ledger": ""} for app in ("holdfast", "connectors", "schedules")]
     assert told.value("holdfast_build_info") == 1
     assert told.samples("holdfast_rows") == []
 
@@ -296,7 +297,7 @@ async def test_what_is_not_known_is_not_told_as_nothing(settings: Settings, conn
     await conn.execute("drop table workers; drop table holdfast_pulse")
     async with Holdfast(settings) as app:
         told = await scrape(app)
-    assert told.errors == [{"app": "holdfast", "ledger": ""}, {"app": "connectors", "ledger": ""}]
+    assert told.errors == [{"app": app, "ledger": ""} for app in ("holdfast", "connectors", "schedules")]
     assert told.samples("holdfast_workers") == []
     assert told.value("holdfast_rows", ledger="tasks", state="pending") == 0
 
@@ -381,7 +382,7 @@ async def test_the_page_lists_every_metric_with_its_type_and_labels(app: Holdfas
     table = re.findall(r"^\| `(\w+)` \| (gauge|counter|histogram) \| ([\w, ]*)\|", page, re.MULTILINE)
     listed = {name: (type_, set(labels.replace(",", " ").split())) for name, type_, labels in table}
     assert len(listed) == len(table)
-    declared = {**metrics.METRICS, **CONNECTORS}
+    declared = {**metrics.METRICS, **CONNECTORS, **SCHEDULES}
     assert {name: (one.type, set(one.labels)) for name, one in declared.items()} == listed
     found = await exported(app)
     assert {name: type_ for name, (type_, _) in found.items()} == {

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TextError,
         Times,
         TraceError,
+        Tries,
     )
     from holdfast.engine.values import Count, Event, Filter, Item, Page, Receipt, Row, Stat
     from holdfast.errors import HoldfastError
@@ -75,6 +76,7 @@ __all__ = [
     "TextError",
     "Times",
     "TraceError",
+    "Tries",
 ]
 
 _HOMES = {
@@ -98,6 +100,7 @@ _HOMES = {
         "TextError",
         "Times",
         "TraceError",
+        "Tries",
     ),
     "holdfast.engine.values": ("Count", "Event", "Filter", "Item", "Page", "Receipt", "Row", "Stat"),
     "holdfast.errors": ("HoldfastError",),

@@ -9,6 +9,8 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import date as calendar
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -133,12 +135,65 @@ def new_connection(served: Served) -> str:
     return "/api/connectors/connections"
 
 
+def capture(served: Served) -> str:
+    """The address of a session that has just come. No tenant here is its user, whose tenants are numbers."""
+    ((made,),) = served.query(
+        "insert into schedule_ingest.capture_session (user_id) values (42) returning id"
+    )
+    return f"/api/schedules/captures/{made}"
+
+
+NEW_YEAR = calendar(2030, 1, 1)
+
+
+def day(rest: str = "") -> Callable[[Served], str]:
+    """The address of a day of which two versions were just kept."""
+
+    def make(served: Served) -> str:
+        ((known,),) = served.query("select count(*) from schedule_ingest.day_schedule")
+        date = str(NEW_YEAR + timedelta(days=known))
+        for version in (1, 2):
+            session = capture(served).rpartition("/")[2]
+            taken = "update schedule_ingest.capture_session set state = 'processing' where id = %s"
+            served.query(taken, session)
+            payload = f'{{"schedule_date": "{date}", "entries": []}}'
+            served.query(
+                "insert into schedule_ingest.schedule_version values"
+                " (42, %s, %s, %s, %s::text::jsonb, %s::text)",
+                *(date, version, session, payload, str(version)),
+            )
+        return f"/api/schedules/days/42/{date}{rest}"
+
+    return make
+
+
+def message(rest: str = "") -> Callable[[Served], str]:
+    """The address of a message that could not be sent."""
+
+    def make(served: Served) -> str:
+        name = uuid.uuid4().hex
+        served.query(
+            "insert into schedule_ingest.schedule_notification (notification_id, user_id, schedule_date,"
+            " source_session_id, status, notification_type, message, event_ids)"
+            " values (%s, 42, '2030-01-31', gen_random_uuid(), 'failed', 'event', 'x', '[]')",
+            name,
+        )
+        return f"/api/schedules/notifications/{name}{rest}"
+
+    return make
+
+
 MADE = 201
 ASKED = 202
 FILTER = {"filter": {"kind": "nothing-like-it"}}
 SHORT = {"seconds": 0.05}
 JOB = "/api/ledgers/{ledger}"
 CONNECTORS = "/api/connectors"
+SCHEDULES = "/api/schedules"
+DAY = f"{SCHEDULES}/days/{{user_id}}/{{date}}"
+NO_USERS = ("tenant reader", "tenant", "other tenant")
+READ_USER = Access(OPERATORS, missing=NO_USERS)
+ACT_USER = Access(("actor", "admin"), missing=("tenant", "other tenant"))
 
 TRIES: dict[tuple[str, str], list[Try]] = {
     ("GET", "/healthz"): [Try(OPEN, "/healthz")],
@@ -268,6 +323,19 @@ TRIES: dict[tuple[str, str], list[Try]] = {
         )
     ],
     ("POST", f"{CONNECTORS}/connect/{{provider}}"): [Try(ACT, f"{CONNECTORS}/connect/github")],
+    ("POST", f"{SCHEDULES}/captures"): [
+        Try(replace(ACT_USER, status=MADE), f"{SCHEDULES}/captures", {"user_id": 42})
+    ],
+    ("GET", f"{SCHEDULES}/captures/{{id}}"): [Try(READ_USER, capture)],
+    ("GET", f"{SCHEDULES}/days"): [Try(READ_USER, f"{SCHEDULES}/days")],
+    ("GET", DAY): [Try(READ_USER, day())],
+    ("GET", f"{DAY}/history"): [Try(READ_USER, day("/history"))],
+    ("GET", f"{DAY}/versions/{{one}}/compare/{{other}}"): [Try(READ_USER, day("/versions/1/compare/2"))],
+    ("GET", f"{DAY}/verify"): [Try(READ_USER, day("/verify"))],
+    ("POST", f"{DAY}/rebuild"): [Try(ACT_USER, day("/rebuild"))],
+    ("GET", f"{SCHEDULES}/notifications/{{id}}"): [Try(READ_USER, message())],
+    ("POST", f"{SCHEDULES}/notifications/{{id}}/resend"): [Try(ACT_USER, message("/resend"))],
+    ("DELETE", f"{SCHEDULES}/users/{{user_id}}"): [Try(ADMIN, f"{SCHEDULES}/users/42")],
 }
 
 

@@ -22,6 +22,7 @@ OPEN = (
     "/api/connectors/callback/{provider}",
     "/api/connectors/webhooks/{provider}/{tenant_id}",
 )
+APPS = ("/api/connectors", "/api/schedules")
 
 
 def operations(described: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -75,13 +76,13 @@ def test_problems_are_described_as_they_are(described: dict[str, Any]) -> None:
         for status, header in (("401", "WWW-Authenticate"), ("429", "Retry-After")):
             assert status not in problems or header in responses[status]["headers"], (method, path)
         assert ("413" in problems) == ("requestBody" in operation), (method, path)
-        # A body of an app's own may name something as well.
-        assert ("404" in problems) == ("{" in path) or path.startswith("/api/connectors"), (method, path)
+        # A body of an app's own may name something as well, and a tenant may be none of its users.
+        assert ("404" in problems) == ("{" in path) or path.startswith(APPS), (method, path)
         assert "404" in problems or "{" not in path, (method, path)
     conflicts = {
         path
         for _, path, operation in operations(described)
-        if "409" in operation["responses"] and not path.startswith("/api/connectors")
+        if "409" in operation["responses"] and not path.startswith(APPS)
     }
     rows = "/api/ledgers/{ledger}/rows"
     assert conflicts == {rows, f"{rows}/batch", f"{rows}/{{id}}/cancel", f"{rows}/{{id}}/requeue"}

@@ -17,6 +17,7 @@ from holdfast.errors import InvalidInput
 from holdfast.runtime.app import App
 
 SHOP = App(name="shop", web="api.shop_web")
+LEDGERS = ("job", "tasks", "sync_jobs", "capture_session", "schedule_notification")
 
 
 def mounting(holdfast: Holdfast) -> FastAPI:
@@ -79,7 +80,7 @@ def test_an_app_adds_its_own_routes_by_declaring_them(settings: Settings) -> Non
     with served_app(settings, api_of(Holdfast(settings, apps=[SHOP]))) as served:
         nobody, reader, actor = served.client(None), served.client("reader"), served.client("actor")
         assert nobody.get("/api/shop/parcels").status_code == 401
-        assert reader.get("/api/shop/parcels").json() == {"ledgers": ["job", "tasks", "sync_jobs"]}
+        assert reader.get("/api/shop/parcels").json() == {"ledgers": [*LEDGERS]}
         assert reader.post("/api/shop/parcels").status_code == 403
         assert actor.post("/api/shop/parcels").json() == {"by": "token:actor"}
         assert nobody.post("/hooks/shop", content=b"12345").json() == {"bytes": 5}

@@ -260,7 +260,7 @@ def test_a_timeline_has_pages(served: Served) -> None:
 
 def test_a_ledger_is_described(served: Served) -> None:
     client = served.client("reader")
-    job, tasks, _ = client.get("/api/ledgers").json()["ledgers"]
+    job, tasks, *_ = client.get("/api/ledgers").json()["ledgers"]
     assert (job["name"], job["tenants"], job["queues"], job["journal"]) == ("job", True, True, True)
     assert (tasks["name"], tasks["tenants"], tasks["queues"], tasks["journal"]) == (
         "tasks",
@@ -324,4 +324,15 @@ def test_a_hundred_watchers_of_the_overview_cost_one(served: Served, monkeypatch
 def test_a_tenant_that_no_ledger_can_have_sees_nothing(served: Served) -> None:
     client = served.client("admin", **{"X-Tenant-Id": "a word"})
     assert client.get("/api/overview").json()["ledgers"] == []
-    assert client.get("/api/ledgers/job/stats").json()["field"] == "org_id"
+    assert client.get("/api/ledgers").json()["ledgers"] == []
+    assert client.get("/api/ledgers/job/stats").status_code == 404
+    assert served.client("admin", **{"X-Tenant-Id": "42"}).get("/api/ledgers/job/stats").status_code == 404
+
+
+def test_a_tenant_sees_the_ledgers_whose_rows_it_can_have(served: Served) -> None:
+    for tenant, seen in ((A, ["job", "sync_jobs"]), ("42", ["capture_session", "schedule_notification"])):
+        client = served.client("admin", **{"X-Tenant-Id": tenant})
+        assert [one["name"] for one in client.get("/api/ledgers").json()["ledgers"]] == seen
+        assert [one["ledger"] for one in client.get("/api/overview").json()["ledgers"]] == seen
+        for name in seen:
+            assert client.get(f"/api/ledgers/{name}/stats").status_code == 200, name

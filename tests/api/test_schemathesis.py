@@ -19,6 +19,9 @@ from api.kit import A, Served, api_of, served_app
 from holdfast import Holdfast, Settings
 from holdfast.api import limits
 from holdfast.db.settings import ProviderSettings
+from schedules.face import ANA, BOB, fail, story
+from schedules.face import messages as messages_of
+from schedules.recorded import DAY
 
 SECRET = "only schemathesis and the server know it"
 TRIES = 10  # for each operation, in each way
@@ -41,12 +44,29 @@ values = {rows}
 [dictionaries.connections]
 values = {connections}
 
+[dictionaries.users]
+values = {users}
+
+[dictionaries.strangers]
+values = [7]
+
+[dictionaries.dates]
+values = {dates}
+
+[dictionaries.captures]
+values = {captures}
+
+[dictionaries.messages]
+values = {messages}
+
 [dictionaries.providers]
 values = ["github", "zoho-cliq"]
 
 [parameters]
 "path.ledger" = {{ dictionary = "ledgers", probability = 0.9 }}
 "path.provider" = {{ dictionary = "providers", probability = 0.8 }}
+"path.user_id" = {{ dictionary = "users", probability = 0.8 }}
+"path.date" = {{ dictionary = "dates", probability = 0.8 }}
 
 [[operations]]
 include-path-regex = "/rows/"
@@ -59,6 +79,22 @@ parameters = {{ "path.id" = {{ dictionary = "connections", probability = 0.8 }} 
 [[operations]]
 include-path-regex = "/api/connectors/"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409", "501"]
+
+[[operations]]
+include-path-regex = "/api/schedules/captures/"
+parameters = {{ "path.id" = {{ dictionary = "captures", probability = 0.8 }} }}
+
+[[operations]]
+include-path-regex = "/api/schedules/notifications/"
+parameters = {{ "path.id" = {{ dictionary = "messages", probability = 0.8 }} }}
+
+[[operations]]
+include-path-regex = "/api/schedules/users/"
+parameters = {{ "path.user_id" = {{ dictionary = "strangers", probability = 1.0 }} }}
+
+[[operations]]
+include-path-regex = "/api/schedules/"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409"]
 
 [[operations]]
 include-path-regex = "/api/ledgers/.ledger./.+"
@@ -122,13 +158,19 @@ def test_schemathesis_finds_nothing(served: Served, tmp_path: Path) -> None:
             A,
             one,
         )
+    told = story(served)
+    messages = [fail(served, one) for one in messages_of(served)]
     claims = {"sub": "schemathesis", "scope": "admin", "exp": int(time.time()) + 3600}
-    told = CONFIGURATION.format(
+    written = CONFIGURATION.format(
         rows=json.dumps(rows),
         connections=json.dumps(connections),
+        users=json.dumps([ANA, BOB]),
+        dates=json.dumps([str(DAY)]),
+        captures=json.dumps([str(one) for one in (told.first, told.second, told.third)]),
+        messages=json.dumps(messages),
         token=jwt.encode(claims, SECRET, "HS256"),
     )
-    (tmp_path / "schemathesis.toml").write_text(told)
+    (tmp_path / "schemathesis.toml").write_text(written)
     (tmp_path / "hooks.py").write_text(HOOKS)
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json"]
     command += ["--checks", "all", "--max-examples", str(TRIES), "--seed", "1", "--continue-on-failure"]

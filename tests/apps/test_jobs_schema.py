@@ -534,11 +534,15 @@ def test_rows_that_an_old_snapshot_cannot_see_are_kept(empty: Database, empty_da
 
 @pytest.fixture
 def builder(empty: Database) -> Iterator[str]:
-    """A role that may create in the schema, and is neither a superuser nor its owner."""
+    """A role that may create in the schema, and is neither a superuser nor its owner.
+
+    `schedule_ingest`, which is never elsewhere, an administrator has made for it.
+    """
     name = f"builder_{uuid4().hex}"
     role = Identifier(name)
     empty.execute(SQL("create role {}").format(role))
     empty.execute(SQL("grant create on schema public to {}").format(role))
+    empty.execute(SQL("create schema schedule_ingest authorization {}").format(role))
     yield name
     empty.execute(SQL("drop owned by {}").format(role))
     empty.execute(SQL("drop role {}").format(role))

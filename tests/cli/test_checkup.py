@@ -11,6 +11,8 @@ def test_doctor_finds_our_own_tables_healthy(holdfast: Run) -> None:
     assert "job: healthy" in done.out
     assert "tasks: healthy" in done.out
     assert "sync_jobs: healthy" in done.out
+    assert "capture_session: healthy" in done.out
+    assert "schedule_notification: healthy" in done.out
     assert holdfast("doctor", "tasks", "--sql").out == ""
 
 
@@ -18,8 +20,12 @@ def test_doctor_tells_what_is_missing_and_its_sql_mends_it(holdfast: Run, query:
     query("drop index idx_tasks_due_retry")
     told = holdfast("doctor", "--json")
     assert told.code == 1
-    healthy, diagnosis, other = told.data
-    assert (other["ledger"], other["healthy"]) == ("sync_jobs", True)
+    healthy, diagnosis, *others = told.data
+    assert [(other["ledger"], other["healthy"]) for other in others] == [
+        ("sync_jobs", True),
+        ("capture_session", True),
+        ("schedule_notification", True),
+    ]
     assert (healthy["ledger"], healthy["findings"][0]["severity"]) == ("job", "fine")
     assert (diagnosis["ledger"], diagnosis["healthy"]) == ("tasks", False)
     assert "missing" in [finding["severity"] for finding in diagnosis["findings"]]

@@ -42,15 +42,18 @@ def test_the_commands_are_completed(holdfast: Run) -> None:
     assert {"serve", "top", "watch", "explain", "token", "completion"} <= set(complete(holdfast, "holdfast "))
     assert complete(holdfast, "holdfast tok") == ["token"]
     assert complete(holdfast, "holdfast token ") == ["create", "list", "revoke"]
+    assert complete(holdfast, "holdfast schedules r") == ["run-once", "rebuild", "resend"]
     assert "--reason" in complete(holdfast, "holdfast pause job --")
 
 
 def test_the_names_of_ledgers_and_their_states_are_completed(holdfast: Run, folder: Path) -> None:
-    assert complete(holdfast, "holdfast list ") == ["job", "tasks", "sync_jobs"]
+    ledgers = ["job", "tasks", "sync_jobs", "capture_session", "schedule_notification"]
+    assert complete(holdfast, "holdfast list ") == ledgers
     assert complete(holdfast, "holdfast watch ta") == ["tasks"]
     assert complete(holdfast, "holdfast stats j") == ["job"]
     assert complete(holdfast, "holdfast job timeline --ledger t") == ["tasks"]
     assert complete(holdfast, "holdfast list job --state d") == ["dead_letter"]
+    assert complete(holdfast, "holdfast list capture_session --state d") == ["done"]
     (folder / "town.py").write_text(
         "print('noise')\n"
         "from holdfast import Holdfast\n"

@@ -47,7 +47,7 @@ def test_the_document_has_every_command_with_every_option_and_argument() -> None
 
 def test_every_command_that_prints_data_knows_json() -> None:
     # They show what happens, and their logs can be JSON; a script is a script.
-    live = {"holdfast up", "holdfast worker", "holdfast serve", "holdfast completion"}
+    live = {f"holdfast {name}" for name in ("up", "worker", "serve", "completion", "schedules loop")}
     for path, command in commands(typer.main.get_command(program)):
         assert path in live or "--json" in [
             spelling for parameter in command.params for spelling in parameter.opts

@@ -17,6 +17,7 @@ from conftest import Eventually
 from holdfast.cli import figures
 from holdfast.runtime.pulse import Minute, Pace, Percentiles
 
+LEDGERS = ["job", "tasks", "sync_jobs", "capture_session", "schedule_notification"]
 RUNNING = "select 1 from tasks where status = 'running'"
 FULL = """
 insert into tasks (type, status, payload, completed_at)
@@ -51,7 +52,7 @@ def test_a_pipe_gets_one_look(holdfast: Run, start: Start, query: Query, eventua
         10,
         ["tasks"],
     )
-    assert [view["ledger"] for view in told["ledgers"]] == ["job", "tasks", "sync_jobs"]
+    assert [view["ledger"] for view in told["ledgers"]] == LEDGERS
 
 
 @pytest.mark.parametrize("how", ["q", "ctrl-c", "sigterm", "sighup"])
@@ -144,7 +145,7 @@ def test_stats_tell_what_workers_did(holdfast: Run, query: Query) -> None:
         "p95 ",
     ):
         assert words in done.out
-    assert [one["ledger"] for one in holdfast("stats", "--json").data] == ["job", "tasks", "sync_jobs"]
+    assert [one["ledger"] for one in holdfast("stats", "--json").data] == LEDGERS
 
 
 def test_a_table_that_is_not_there_does_not_hide_the_others(holdfast: Run, query: Query) -> None:

@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from holdfast.apps.connectors import tables as connector_tables
 from holdfast.apps.jobs import tables as job_tables
+from holdfast.apps.schedules import tables as schedule_tables
 from holdfast.apps.tasks import tables as task_tables
 from holdfast.db import migrate
 from holdfast.errors import DatabaseAuthError, DatabaseUnavailable, InvalidInput
@@ -29,6 +30,7 @@ from holdfast.errors import DatabaseAuthError, DatabaseUnavailable, InvalidInput
 metadata = task_tables.metadata
 assert job_tables.metadata is metadata
 assert connector_tables.metadata is metadata
+assert schedule_tables.metadata is metadata
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(
@@ -47,6 +49,19 @@ from pg_locks where locktype = 'advisory' and not granted
 and database = (select oid from pg_database where datname = current_database())
 """
 WAITING = "select count(*) " + WAITERS
+DROP_SCHEDULE_TRIGGERS = """
+do $$
+declare
+    one record;
+begin
+    for one in select tgname, tgrelid::regclass as name from pg_trigger
+        where tgrelid::regclass::text like 'schedule_ingest.%' and not tgisinternal
+    loop
+        execute 'drop trigger ' || one.tgname || ' on ' || one.name;
+    end loop;
+end
+$$
+"""
 TERMINATE = "select pg_terminate_backend(pid) " + WAITERS
 
 
@@ -192,7 +207,7 @@ def test_metadata_and_migrations_agree(empty_database_url: str) -> None:
 
 def test_metadata_alone_makes_the_same_tables_and_indexes(empty_database_url: str) -> None:
     tables = [f"--table={name}" for name in metadata.tables]
-    tables += ["--no-privileges", "--no-policies"]  # these and triggers are the migrations' alone
+    tables += ["--no-privileges", "--no-policies", "--no-comments"]  # the migrations' alone, as triggers are
     migrate.upgrade(empty_database_url)
     run(empty_database_url, "drop trigger update_tasks_updated_at on tasks")
     run(empty_database_url, "drop trigger trg_job_event__append_only on job_event")
@@ -202,11 +217,13 @@ def test_metadata_alone_makes_the_same_tables_and_indexes(empty_database_url: st
     run(empty_database_url, "drop trigger update_sync_jobs_updated_at on sync_jobs")
     run(empty_database_url, "drop trigger update_signals_updated_at on signals")
     run(empty_database_url, "drop trigger update_oauth_states_updated_at on oauth_states")
+    run(empty_database_url, DROP_SCHEDULE_TRIGGERS)
     migrated = dump(empty_database_url, *tables)
     migrate.downgrade(empty_database_url, "base")
     engine = create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(empty_database_url), poolclass=NullPool
     )
+    run(empty_database_url, "create schema schedule_ingest")
     metadata.create_all(engine)
     assert dump(empty_database_url, *tables) == migrated
 
@@ -264,9 +281,11 @@ def test_a_database_newer_than_this_version_is_left_alone(empty_database_url: st
 
 
 def test_another_schema_gets_everything_and_the_rest_of_the_database_nothing(empty_database_url: str) -> None:
+    """But `schedule_ingest`, which all share: it goes with the last one."""
     empty = dump(empty_database_url)
     migrate.upgrade(empty_database_url, schema="cell_7")
-    assert dump(empty_database_url, "--exclude-schema=cell_7") == empty
+    shared = dump(empty_database_url, "--schema=schedule_ingest")
+    assert dump(empty_database_url, "--exclude-schema=cell_7|schedule_ingest") == empty
     assert migrate.check(empty_database_url, metadata, "cell_7") == []
     assert migrate.current(empty_database_url) is None
     only = dump(empty_database_url, "--schema=cell_7")
@@ -274,6 +293,7 @@ def test_another_schema_gets_everything_and_the_rest_of_the_database_nothing(emp
     assert dump(empty_database_url, "--schema=cell_7") == only
     migrate.downgrade(empty_database_url, "base")
     assert dump(empty_database_url, "--schema=cell_7") == only
+    assert dump(empty_database_url, "--schema=schedule_ingest") == shared
     migrate.downgrade(empty_database_url, "base", schema="cell_7")
     assert dump(empty_database_url) == empty
 

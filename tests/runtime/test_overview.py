@@ -17,6 +17,8 @@ from holdfast.runtime.pauses import pause
 from runtime.jobs import ONE, TWO, wait_for
 from runtime.support import ERRANDS, add, add_many, column, drain, one, until, working
 
+LEDGERS = ("job", "tasks", "sync_jobs", "capture_session", "schedule_notification")
+
 
 def view_of(seen: Overview, ledger: str) -> LedgerView:
     (view,) = (view for view in seen.ledgers if view.ledger.name == ledger)
@@ -53,7 +55,7 @@ async def test_an_overview_tells_rows_workers_load_and_who_leads(app: Holdfast, 
         await pause(conn, TASKS, by="ana")
         seen = await overview(conn, app.stores.values())
         door.set()
-    assert [view.ledger.name for view in seen.ledgers] == ["job", "tasks", "sync_jobs", "errands"]
+    assert [view.ledger.name for view in seen.ledgers] == [*LEDGERS, "errands"]
     tasks = view_of(seen, "tasks")
     assert rows_in(tasks) == {"pending": 4, "running": 2, "completed": 3}
     assert tasks.exact

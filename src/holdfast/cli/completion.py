@@ -44,10 +44,12 @@ def ledgers(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 def states(ctx: typer.Context, incomplete: str) -> list[str]:
     """The states of the ledger that was named, else of all, that begin like this."""
     stores = _stores(ctx)
-    named = stores.get(str(ctx.params.get("ledger")))
+    # A line that is still being typed leaves what stands before its last option among the arguments.
+    words = (str(ctx.params.get("ledger")), *ctx.args)
+    named = next((stores[word] for word in words if word in stores), None)
     meant = [named] if named else stores.values()
-    words = dict.fromkeys(state for store in meant for state in store.ledger.states)
-    return [word for word in words if word.startswith(incomplete)]
+    states = dict.fromkeys(state for store in meant for state in store.ledger.states)
+    return [state for state in states if state.startswith(incomplete)]
 
 
 def _stores(ctx: typer.Context) -> Mapping[str, Store]:

@@ -31,6 +31,7 @@ from holdfast.cli import (
     output,
     pauses,
     rows,
+    schedules,
     serve,
     stats,
     tokens,
@@ -70,6 +71,7 @@ program.add_typer(tokens.commands, name="token")
 program.add_typer(database.commands, name="db")
 program.add_typer(jobs.commands, name="job")
 program.add_typer(connect.commands, name="connect")
+program.add_typer(schedules.commands, name="schedules")
 program.command("completion")(completion.completion)
 
 

@@ -76,7 +76,7 @@ def watch(
         for store, key in _places(found, ledger, id, tenant)
     ]
     application.settle(found)
-    wish, last = application.run(_follow(found, wishes, id or ledger, json))
+    wish, last = application.run(_follow(found, wishes, None if id else ledger, json))
     if not output.heard():
         return
     declared = wish.store.ledger
@@ -105,9 +105,9 @@ def _places(app: Holdfast, ledger: str, id: str | None, tenant: str | None) -> l
     return places
 
 
-async def _which(conn: Connection, wishes: Sequence[Wish], id: str) -> Wish:
-    """The wish whose ledger has the row."""
-    if len(wishes) == 1:
+async def _which(conn: Connection, wishes: Sequence[Wish], alone: str | None) -> Wish:
+    """The wish whose ledger has the row; `alone` is its id, if no ledger was named."""
+    if alone is None:
         return wishes[0]
     found: list[Wish] = []
     for wish in wishes:
@@ -115,22 +115,22 @@ async def _which(conn: Connection, wishes: Sequence[Wish], id: str) -> Wish:
             await wish.store.get(conn, wish.key, tenant=wish.tenant)
             found.append(wish)
     if not found:
-        raise NotFound(what="row", id=id)
+        raise NotFound(what="row", id=alone)
     if len(found) > 1:
         names = ", ".join(wish.store.ledger.name for wish in found)
-        command = shlex.join(("holdfast", "watch", "LEDGER", id))
+        command = shlex.join(("holdfast", "watch", "LEDGER", alone))
         raise InvalidInput(field="ID", message=f"several ledgers have it ({names}): say `{command}`")
     return found[0]
 
 
-async def _follow(app: Holdfast, wishes: Sequence[Wish], id: str, json: bool) -> tuple[Wish, News]:
+async def _follow(app: Holdfast, wishes: Sequence[Wish], alone: str | None, json: bool) -> tuple[Wish, News]:
     """Shows what happens until the row has ended, until it is time, or until nobody reads it any more.
 
     Answers with the row that was meant and what was seen last.
     """
     async with app:
         async with app.database.connection() as conn:
-            wish = await _which(conn, wishes, id)
+            wish = await _which(conn, wishes, alone)
             seq = await _newest(conn, wish)
             last = _of_row(await wish.store.get(conn, wish.key, tenant=wish.tenant))
         with _shown(wish, json) as show:

@@ -67,7 +67,7 @@ async def _work(
 
     async with app:
         worker = app.worker(ledgers=ledgers, concurrency=slots, kinds=kinds, queues=queues)
-        worker.last_resort = lambda: _end(ABANDONED)
+        worker.last_resort = lambda: end(ABANDONED)
         with stopping_on_signals(worker.stop), _stopping_on_eof(worker.stop if stop_on_eof else None):
             return await worker.run(until_idle=until_idle)
 
@@ -136,10 +136,10 @@ def leave_behind(code: int) -> None:
     if any(thread.is_alive() for thread in threads):
         if code != ABANDONED:
             logging.getLogger("holdfast.worker").warning("a handler outlived its run and is cut off")
-        _end(code)
+        end(code)
 
 
-def _end(code: int) -> None:
+def end(code: int) -> None:
     """Ends the process at once, whatever still runs in it."""
     tracing.finish()
     logging.shutdown()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
@@ -30,7 +31,7 @@ from alembic.script import Script, ScriptDirectory
 from alembic.util import CommandError
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Connection, MetaData, create_engine, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SAWarning
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 
@@ -297,8 +298,12 @@ def _compile(script: Script) -> str:
 
 
 def _differences(connection: Connection, metadata: MetaData) -> list[Any]:
-    def ours(name: str | None, kind: str, _: Any) -> bool:
-        return kind != "table" or name in metadata.tables
+    schemas = {table.schema for table in metadata.tables.values()}  # None is the one that we look into
+
+    def ours(name: str | None, kind: str, within: Any) -> bool:
+        if kind == "schema":
+            return name in schemas
+        return kind != "table" or within["schema_qualified_table_name"] in metadata.tables
 
     def compared(thing: Any, _: Any, __: str, ___: bool, found: Any) -> bool:
         return found is None or UNREADABLE not in thing.info
@@ -307,14 +312,18 @@ def _differences(connection: Connection, metadata: MetaData) -> list[Any]:
         connection,
         compare_type=True,
         compare_server_default=True,
+        include_schemas=len(schemas) > 1,
         include_name=ours,
         include_object=compared,
     )
     changes: list[Any] = []
-    for entry in compare_metadata(context, metadata):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SAWarning)  # it stumbles over a constraint that is NOT VALID
+        found = compare_metadata(context, metadata)
+    for entry in found:
         # Several changes of one column come as a list.
         changes.extend(cast("list[Any]", entry) if isinstance(entry, list) else [entry])
-    return changes
+    return [change for change in changes if not change[0].endswith("_comment")]  # anybody's to write
 
 
 def _tell(change: Any) -> str:

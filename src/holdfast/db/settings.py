@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from holdfast.db import parsers
 from holdfast.db.dotenv import read_dotenv
 from holdfast.db.parsers import Spec, choice, setting
+from holdfast.db.schedule_settings import ScheduleSettings, schedule_contradictions
 from holdfast.db.sync_settings import (
     ProviderSettings,
     SyncSettings,
@@ -31,7 +32,7 @@ PREFIX = "HOLDFAST_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(SyncSettings):
+class Settings(ScheduleSettings, SyncSettings):
     """Everything that can be set; durations are seconds. The connection URLs stay out of its repr."""
 
     database_url: str | None = setting(
@@ -216,6 +217,7 @@ def _contradictions(settings: Settings, wrong: Collection[str]) -> list[str]:
             f"HOLDFAST_HEARTBEAT_INTERVAL ({beat:g}s), or a leader cannot renew in time"
         )
     problems += sync_contradictions(settings, wrong)
+    problems += schedule_contradictions(settings, settings.db_idle_in_transaction_seconds, wrong)
     if settings.schema and settings.database_pooler == "transaction":
         problems.append(
             "HOLDFAST_SCHEMA cannot be pinned through a pooler in transaction mode: unset it, and set the "

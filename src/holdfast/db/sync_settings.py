@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from holdfast.db import parsers
@@ -15,18 +15,6 @@ from holdfast.db.parsers import Spec, setting
 
 LEAST_INTERVAL, MOST_INTERVAL = 60, 604_800  # seconds between two syncs of one connection
 WHOLE = parsers.at_least(1)
-
-
-def _within(least: int, most: int) -> Callable[[str], int]:
-    """A whole number within bounds."""
-
-    def parse(text: str) -> int:
-        found = parsers.at_least(least)(text)
-        if found > most:
-            raise ValueError(f"must be a whole number from {least} to {most}, not {text!r}")
-        return found
-
-    return parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +28,9 @@ class SyncSettings:
         parsers.at_least(LEAST_INTERVAL), 900, "seconds between two syncs of a connection that says nothing"
     )
     sync_max_interval_seconds: int = setting(
-        _within(LEAST_INTERVAL, MOST_INTERVAL), 86400, "the longest interval that a connection may ask for"
+        parsers.within(LEAST_INTERVAL, MOST_INTERVAL),
+        86400,
+        "the longest interval that a connection may ask for",
     )
     sync_jitter_min: float = setting(parsers.share, 0.0, "the least share of its interval that a sync waits")
     sync_jitter_max: float = setting(

@@ -1,0 +1,47 @@
+"""The app `schedules`: captures of work schedules, kept as versioned days, events and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.apps.schedules.ledger import CAPTURE_SESSIONS, NOTIFICATIONS, notices, sessions
+from holdfast.apps.schedules.senders import Sender
+from holdfast.apps.schedules.values import Extractor
+from holdfast.db.settings import Settings
+from holdfast.engine.ledger import Ledger
+from holdfast.runtime.app import App
+
+Making = Callable[[Settings], Extractor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulesApp(App):
+    """The app with extractors of one's own by their names, and with a way of one's own to send messages."""
+
+    own: Mapping[str, Making] = field(default_factory=dict[str, Making])
+    sender: Sender | None = None
+
+    def fitted(self, settings: Settings) -> tuple[Ledger, ...]:
+        """Its ledgers under these settings. Without pictures there may be nothing to read."""
+        return sessions(settings, alone=not self.needs_images(settings)), notices(settings)
+
+    def needs_images(self, settings: Settings) -> bool:
+        """Whether a session without pictures is left alone: told by the extractor's class."""
+        name = settings.schedules_extractor
+        return bool(getattr(self.own[name], "needs_images", False)) if name in self.own else name == "ocr"
+
+
+def app(*, extractors: Mapping[str, Making] | None = None, sender: Sender | None = None) -> SchedulesApp:
+    """The app with these too: `Holdfast(apps=[schedules.app(sender=BySms())])`."""
+    return SchedulesApp(
+        name="schedules",
+        ledgers=(CAPTURE_SESSIONS, NOTIFICATIONS),
+        work="holdfast.apps.schedules.work",
+        web="holdfast.apps.schedules.web",
+        own=extractors or {},
+        sender=sender,
+    )
+
+
+APP = app()

@@ -1,0 +1,136 @@
+"""One run of a session: read its pictures, then write what they say, all of it or nothing.
+
+Reading takes long and holds no lock. The transaction at the end is short, and also ends the session.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from holdfast.apps.schedules import process_queries as queries
+from holdfast.apps.schedules.canonical import canonical
+from holdfast.apps.schedules.facts import Facts
+from holdfast.apps.schedules.observe import Observation, observe
+from holdfast.apps.schedules.story import tell
+from holdfast.apps.schedules.values import Extractor, Image, Payload, Refusal, Session
+from holdfast.db.database import Database
+from holdfast.db.schedule_settings import ScheduleSettings
+from holdfast.engine.outcomes import Done, Fail, Outcome, Snooze
+from holdfast.engine.store import Store
+from holdfast.errors import ClaimLost, DatabaseUnavailable
+from holdfast.runtime.context import Context
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """What sessions are processed with. `outbox` takes the messages, `facts` counts."""
+
+    settings: ScheduleSettings
+    extractor: Extractor
+    outbox: Store
+    facts: Facts
+
+
+async def process(pipeline: Pipeline, database: Database, ctx: Context) -> Outcome:
+    """The handler of a capture session."""
+    try:
+        session, images = await _load(database, ctx)
+        tell("session.finalized", session=session.id, user=session.user_id, attempt=ctx.attempt)
+        tell("session.images_loaded", session=session.id, user=session.user_id, images=len(images))
+        payload = canonical(await _extract(pipeline.extractor, session, images))
+        conn = await ctx.transaction(confined=False)
+        seen = await observe(
+            conn, pipeline.outbox, pipeline.settings, session, images, payload, owner=ctx.job.owner
+        )
+        ctx.when_committed(lambda: pipeline.facts.ended(seen.word, seen.events))
+        return _answer(ctx, session, payload, seen)
+    except Refusal as refusal:
+        pipeline.facts.ended("failed")
+        return _fail(ctx, refusal)
+    except (psycopg.Error, DatabaseUnavailable) as error:
+        if not _passes(error):
+            pipeline.facts.ended("failed")
+            return _fail(ctx, Refusal("db_error", f"{type(error).__name__}: {error}", "db"))
+        _log(ctx, "session.released", level=logging.WARNING, reason=f"{type(error).__name__}: {error}")
+        return Snooze(seconds=0)
+
+
+async def _load(database: Database, ctx: Context) -> tuple[Session, list[Image]]:
+    async with database.connection() as conn, conn.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(queries.SESSION, {"session": ctx.job.id})
+        rows = await cursor.fetchall()
+    if not rows:
+        raise _lost(ctx)
+    sessions = [
+        Session(id=ctx.job.id, user_id=row.pop("user_id"), created_at=row.pop("came")) for row in rows
+    ]
+    return sessions[0], [Image(**row) for row in rows if row["id"] is not None]
+
+
+async def _extract(extractor: Extractor, session: Session, images: Sequence[Image]) -> Any:
+    """What the extractor read; whatever it raises beside a refusal is told by its class and text."""
+    try:
+        return await extractor.extract(session, images)
+    except Refusal:
+        raise
+    except Exception as error:
+        refusal = Refusal("extractor_error", f"{type(error).__name__}: {error}")
+        refusal.trace = "".join(traceback.format_exception(error))
+        raise refusal from error
+
+
+def _answer(ctx: Context, session: Session, payload: Payload, seen: Observation) -> Outcome:
+    """The outcome, and what is told when it has been committed."""
+
+    def tells(event: str, **facts: Any) -> None:
+        tell(event, session=session.id, user=session.user_id, **facts)
+
+    match seen.word:
+        case "lost":
+            raise _lost(ctx)
+        case "grown":
+            tells("session.released", reason="a picture came while it was read")
+            return Snooze(seconds=0)
+        case "superseded":
+            ctx.when_committed(lambda: tells("session.superseded", schedule_date=payload["schedule_date"]))
+            return Done(seen.word)
+        case "done" | "unchanged":
+
+            def committed() -> None:
+                entries, version = len(payload["entries"]), seen.version
+                tells("aggregation.completed", schedule_date=payload["schedule_date"], entries=entries)
+                tells("diff.computed", changes=len(seen.events), version=version)
+                tells("events.persisted", events=len(seen.events))
+                tells("notifications.generated", notifications=len(seen.notices))
+                tells("notifications.stored", notifications=len(seen.notices))
+                tells("session.processed", outcome=seen.word, version=version)
+
+            ctx.when_committed(committed)
+            return Done(seen.word)
+
+
+def _fail(ctx: Context, refusal: Refusal) -> Fail:
+    told = {"error__type": refusal.code, "error__message": refusal.sentence, "error__stage": refusal.stage}
+    _log(ctx, "session.failed", level=logging.ERROR, **told, trace=refusal.trace)
+    return Fail(reason=refusal.sentence, code=refusal.code, trace=refusal.trace)
+
+
+def _log(ctx: Context, event: str, **facts: Any) -> None:
+    tell(event, session=ctx.job.id, user=ctx.job.tenant, **facts)
+
+
+def _lost(ctx: Context) -> ClaimLost:
+    return ClaimLost(what=ctx.store.ledger.name, id=ctx.job.id, fence=ctx.job.fence)
+
+
+def _passes(error: psycopg.Error | DatabaseUnavailable) -> bool:
+    """Whether the database was only away or busy. A statement that took too long would do so again."""
+    lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | DatabaseUnavailable)
+    return lost and not isinstance(error, psycopg.errors.QueryCanceled)

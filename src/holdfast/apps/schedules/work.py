@@ -1,0 +1,160 @@
+"""What the app does by itself: processes sessions, and delivers messages where it is asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+import psycopg
+from psycopg.rows import class_row
+
+from holdfast.apps.schedules import facts, senders
+from holdfast.apps.schedules import process_queries as queries
+from holdfast.apps.schedules.app import APP, SchedulesApp
+from holdfast.apps.schedules.extractors import chosen
+from holdfast.apps.schedules.facts import Facts
+from holdfast.apps.schedules.ledger import NOTICES, SESSIONS, sessions
+from holdfast.apps.schedules.process import Pipeline, process
+from holdfast.apps.schedules.story import Iterations
+from holdfast.apps.schedules.values import Notice, NoticeType
+from holdfast.engine.outcomes import Outcome
+from holdfast.engine.store import Store
+from holdfast.errors import DatabaseUnavailable
+from holdfast.runtime.app import App, Ground, Work
+from holdfast.runtime.context import Context
+from holdfast.runtime.handlers import Handler, Handlers, describe
+from holdfast.runtime.share import Pace
+from holdfast.runtime.worker import Worker
+
+LONGEST_RUN = 600.0  # seconds: a session that is read for longer is stopped, and fails
+
+
+class Message(msgspec.Struct, frozen=True):
+    """The payload of a notification."""
+
+    notification_type: NoticeType
+    message: str
+    event_ids: tuple[UUID, ...]
+
+
+def work(ground: Ground) -> Work:
+    """The handlers of both ledgers; none for messages where others deliver them."""
+    settings, app = ground.settings, _app(ground.apps)
+
+    async def passed_over() -> list[tuple[UUID, int]]:
+        with suppress(psycopg.Error, DatabaseUnavailable):
+            async with ground.database.connection() as conn:
+                return await (await conn.execute(queries.PENDING)).fetchall()
+        return []
+
+    iterations = Iterations(settings.schedules_idle_log_every, passed_over)
+    counted = Facts()
+    make = chosen(settings, app.own)
+
+    @cache
+    def pipeline() -> Pipeline:  # for whoever works: what it needs may be missing where pages are served
+        return Pipeline(
+            settings=settings, extractor=make(settings), outbox=ground.stores[NOTICES], facts=counted
+        )
+
+    async def processes(ctx: Context) -> Outcome:
+        try:
+            return await process(pipeline(), ground.database, ctx)
+        finally:
+            iterations.ended()
+
+    handlers = [describe(processes, SESSIONS, place="loop", ledger=SESSIONS, timeout=LONGEST_RUN)]
+    if sender := senders.make(settings, app.sender):
+        handlers.append(_delivery(ground, sender))
+    return Work(
+        handlers=tuple(handlers),
+        duties=(facts.duty(counted),),
+        longest=LONGEST_RUN,
+        check=pipeline,
+        paces={
+            SESSIONS: Pace(
+                concurrency=settings.schedules_concurrency,
+                poll=settings.schedules_poll_seconds,
+                heard=iterations.heard,
+            ),
+            NOTICES: Pace(
+                concurrency=1,
+                poll=settings.schedules_delivery_poll_seconds,
+                batch=settings.schedules_delivery_batch,
+            ),
+        },
+    )
+
+
+def _delivery(ground: Ground, sender: senders.Sender) -> Handler:
+    settings = ground.settings
+
+    async def delivers(message: Message, ctx: Context) -> Outcome:
+        row = await ctx.store.get(await ctx.transaction(confined=False), ctx.job.id)
+        notice = Notice(
+            id=str(row.id),
+            user_id=row.tenant,
+            schedule_date=date.fromisoformat(row.columns["schedule_date"]),
+            session_id=UUID(row.columns["source_session_id"]),
+            type=message.notification_type,
+            message=message.message,
+            event_ids=message.event_ids,
+        )
+        return await senders.deliver(sender, notice, settings.schedules_delivery_timeout_seconds)
+
+    return describe(delivers, NOTICES, place="loop", ledger=NOTICES)
+
+
+def _app(apps: Sequence[App]) -> SchedulesApp:
+    return next((one for one in apps if isinstance(one, SchedulesApp)), APP)
+
+
+# -- for the command line --------------------------------------------------------------------------------
+
+
+class Shop(Ground, Protocol):
+    """An application that can make a worker."""
+
+    @property
+    def handlers(self) -> Handlers: ...
+
+    def worker(
+        self,
+        *,
+        ledgers: Sequence[str] | None = None,
+        concurrency: Mapping[str, int] | int | None = None,
+        most: int | None = None,
+        stores: Mapping[str, Store] | None = None,
+    ) -> Worker: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Once:
+    """A session that was just processed: what the attempt came to, and where the session is now."""
+
+    session: UUID
+    outcome: str | None
+    state: str
+    error: str | None
+
+
+async def once(shop: Shop) -> Once | None:
+    """Processes one session, the first that is pending, however young; None: there is none."""
+    hasty = {SESSIONS: Store(sessions(shop.settings, hasty=True))}
+    worker = shop.worker(ledgers=[SESSIONS], concurrency=1, most=1, stores=hasty)
+    await worker.run(until_idle=True)
+    async with shop.database.connection() as conn, conn.cursor(row_factory=class_row(Once)) as cursor:
+        await cursor.execute(queries.TAKEN_BY, {"worker": worker.id})
+        return await cursor.fetchone()
+
+
+def served(shop: Shop) -> list[str]:
+    """The ledgers of this app that a worker here can serve."""
+    delivers = shop.settings.schedules_delivery != "off" or shop.handlers.find(NOTICES, NOTICES)
+    return [SESSIONS, NOTICES] if delivers else [SESSIONS]

@@ -1,0 +1,422 @@
+"""What a day has been through: its versions, events, snapshot and messages, on the database."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from holdfast import Settings
+from holdfast.apps.schedules import days, verify
+from holdfast.apps.schedules.noise import noisy
+from runtime.support import until_true
+from schedules.kit import DAY, USER, Stage, Stop, day, entry, stage
+
+
+async def kinds(here: Stage) -> list[str]:
+    return [row["event_type"].removeprefix("shift_") for row in await here.events()]
+
+
+async def is_true(here: Stage) -> None:
+    """Replaying the events gives the snapshot, and all else that can be checked holds."""
+    async with here.app.database.connection() as conn:
+        report = await verify.verify(conn)
+    assert report.problems == ()
+
+
+# -- versions --------------------------------------------------------------------------------------------
+
+
+async def test_twenty_noise_seeds_give_one_version_and_a_real_change_under_twenty_more_gives_exactly_two(
+    settings: Settings,
+) -> None:
+    """S-21, S-31."""
+    ten = day(
+        entry("10:00"), entry("19:00", "20:30", "Annika Berg", "Mölndal", "Kyrkogatan 3 431 37 Mölndal")
+    )
+    eleven = day(
+        entry("11:00"), entry("19:00", "20:30", "Annika Berg", "Mölndal", "Kyrkogatan 3 431 37 Mölndal")
+    )
+    async with stage(settings) as here:
+        await here.observe(*(noisy(ten, seed) for seed in range(20)))
+        assert len(await here.versions()) == 1
+        await here.observe(*(noisy(eleven, seed) for seed in range(20, 40)))
+        assert [row["version"] for row in await here.versions()] == [1, 2]
+        assert await kinds(here) == ["added", "added", "time_changed"]
+        await is_true(here)
+
+
+async def test_one_session_never_has_two_versions(settings: Settings) -> None:
+    """S-31: the session is looked for first; a version of its own stands already."""
+    async with stage(settings) as here:
+        (session,) = await here.observe(day(entry()))
+        await _undo(here, session)
+        here.script.steps[session] = day(entry("10:00"))
+        await here.work()
+        assert [(row["version"], row["session_id"]) for row in await here.versions()] == [(1, session)]
+        assert (await here.session(session))["state"] == "done"
+
+
+async def test_a_version_written_without_the_lock_is_told(settings: Settings) -> None:
+    """S-31, S-30: somebody else's number is there, which the pointer does not know."""
+    async with stage(settings) as here:
+        (first,) = await here.observe(day(entry()))
+        second = await here.capture(read=day(entry("10:00")))
+        await here.do("alter table schedule_ingest.schedule_version disable trigger user")
+        other = await here.capture(7, day(entry()))
+        await here.do(
+            "insert into schedule_ingest.schedule_version"
+            " (user_id, schedule_date, version, session_id, payload, payload_hash)"
+            " values (%s, %s, 2, %s, '{}', 'x')",
+            USER,
+            DAY,
+            other,
+        )
+        await here.do("alter table schedule_ingest.schedule_version enable trigger user")
+        await here.work(concurrency=1)
+        assert str((await here.session(second))["error"]).startswith("version_conflict: ")
+        assert (await here.session(first))["state"] == "done"
+
+
+async def test_an_address_change_makes_a_version_and_an_event(settings: Settings) -> None:
+    """S-28; a change of case in a title alone makes a version and no event."""
+    async with stage(settings) as here:
+        await here.observe(
+            day(entry(address="Storgatan 3")),
+            day(entry(address="Storgatan 5")),
+            day(entry(address="Storgatan 5", title="MARIE SJÖBERG STÄDSERVICE")),
+        )
+        assert len(await here.versions()) == 3
+        assert await kinds(here) == ["added", "relocated"]
+        await is_true(here)
+
+
+# -- events ----------------------------------------------------------------------------------------------
+
+
+async def test_ten_to_eleven_to_ten_to_eleven_gives_three_events_and_three_messages(
+    settings: Settings,
+) -> None:
+    """S-44: beside the first observation's own."""
+    async with stage(settings) as here:
+        ten, eleven = day(entry("10:00")), day(entry("11:00"))
+        await here.observe(ten, eleven, ten, eleven)
+        assert await kinds(here) == ["added", *["time_changed"] * 3]
+        assert [row["message"] for row in await here.messages()][1:] == [
+            "On 2026-03-02 Billdal shift moved 10:00 → 11:00",
+            "On 2026-03-02 Billdal shift moved 11:00 → 10:00",
+            "On 2026-03-02 Billdal shift moved 10:00 → 11:00",
+        ]
+        await is_true(here)
+
+
+async def test_add_remove_add_gives_two_adds(settings: Settings) -> None:
+    """S-44; an empty day removes every shift, S-41."""
+    async with stage(settings) as here:
+        await here.observe(day(entry()), day(), day(entry()))
+        assert await kinds(here) == ["added", "removed", "added"]
+        snapshot = await here.snapshot()
+        assert snapshot
+        assert len(snapshot["snapshot_payload"]) == 1
+        await is_true(here)
+
+
+async def test_two_equal_shifts_on_one_day_give_two_events(settings: Settings) -> None:
+    """S-44; and one of two equal shifts moved gives one time change."""
+    async with stage(settings) as here:
+        await here.observe(day(entry(), entry()), day(entry(), entry("10:00")))
+        assert await kinds(here) == ["added", "added", "time_changed"]
+        assert len(await here.messages()) == 3
+        await is_true(here)
+
+
+async def test_a_spelling_wobble_changes_neither_snapshot_nor_events(settings: Settings) -> None:
+    """S-46: `Bi11dal` for `Billdal` makes a version, and nothing else."""
+    async with stage(settings) as here:
+        await here.observe(day(entry()))
+        before, events = await here.snapshot(), await here.events()
+        await here.observe(day(entry(location="Bi11dal", address="Valebergsvägen 3I6")))
+        after = await here.snapshot()
+        assert before
+        assert after
+        assert after["snapshot_payload"] == before["snapshot_payload"]
+        assert await here.events() == events
+        assert len(await here.versions()) == 2
+        await is_true(here)
+
+
+async def test_an_unchanged_session_still_moves_the_snapshots_source_and_time(settings: Settings) -> None:
+    """S-42, S-43: to a later time than the last."""
+    async with stage(settings) as here:
+        await here.observe(day(entry()))
+        before = await here.snapshot()
+        (second,) = await here.observe(day(entry()))
+        after = await here.snapshot()
+        assert before
+        assert after
+        assert after["source_session_id"] == second
+        assert after["updated_at"] > before["updated_at"]
+
+
+async def test_the_time_of_detection_never_goes_back(settings: Settings) -> None:
+    """S-43: also when the snapshot's time lies ahead of the clock."""
+    async with stage(settings) as here:
+        await here.observe(day(entry()))
+        await here.do("update schedule_ingest.day_snapshot set updated_at = now() + interval '1 hour'")
+        ahead = await here.snapshot()
+        await here.observe(day(entry("10:00")))
+        assert ahead
+        assert (await here.events())[-1]["detected_at"] == ahead["updated_at"] + timedelta(microseconds=1)
+
+
+async def _undo(here: Stage, session: UUID) -> None:
+    """Makes a session pending again that was done, as no rule allows: as after a restore of half the rows."""
+    await here.do("alter table schedule_ingest.capture_session disable trigger user")
+    await here.do("update schedule_ingest.capture_session set state = 'pending' where id = %s", session)
+    await here.do("alter table schedule_ingest.capture_session enable trigger user")
+    await here.do("delete from schedule_ingest.capture_attempt where session_id = %s", session)
+
+
+async def test_a_rerun_of_a_session_adds_no_event_and_no_notification(settings: Settings) -> None:
+    """S-44, S-45, S-48: even where the snapshot was lost in between."""
+    async with stage(settings) as here:
+        (session,) = await here.observe(day(entry(), entry(), entry("19:00", "20:00", "Annika Berg")))
+        before = (await here.versions(), await here.events(), await here.messages())
+        for lose in ("select 1", "delete from schedule_ingest.day_snapshot"):
+            await _undo(here, session)
+            await here.do(lose)
+            await here.work()
+            assert (await here.session(session))["state"] == "done"
+            assert (await here.versions(), await here.events(), await here.messages()) == before
+        await is_true(here)
+
+
+# -- late sessions ---------------------------------------------------------------------------------------
+
+
+async def test_an_older_session_that_is_requeued_does_not_turn_the_day_back(settings: Settings) -> None:
+    """S-47: failed, or cancelled before anybody took it; attempt `superseded`, nothing changed."""
+    async with stage(settings) as here:
+        failed = await here.capture(read=[RuntimeError("x"), day(entry("06:00"))])
+        await here.work()
+        cancelled = await here.capture(read=day(entry("07:00")))
+        async with here.app.database.connection() as conn:
+            await here.sessions.cancel(conn, cancelled)
+        await here.observe(day(entry("10:00")))
+        before = (await here.versions(), await here.events(), await here.snapshot(), await here.messages())
+        async with here.app.database.connection() as conn:
+            await here.sessions.requeue(conn, failed)
+            await here.sessions.requeue(conn, cancelled)
+        await here.work()
+        after = (await here.versions(), await here.events(), await here.snapshot(), await here.messages())
+        assert after == before
+        assert await here.outcomes(failed) == ["failed", "superseded"]
+        assert await here.outcomes(cancelled) == ["failed", "superseded"]
+        assert (await here.session(failed))["state"] == "done"
+
+
+async def test_an_older_session_that_is_reclaimed_does_not_turn_the_day_back(settings: Settings) -> None:
+    """S-47."""
+    stop = Stop()
+    async with stage(settings, heartbeat_seconds=60) as slow, stage(settings) as quick:
+        session = await slow.capture(read=stop.then(day(entry("06:00"))))
+        worker = slow.worker(concurrency=1)
+        running = asyncio.create_task(worker.run())
+        await stop.reached()
+        await quick.observe(day(entry("10:00")))
+        await quick.do("update schedule_ingest.capture_session set locked_at = null where id = %s", session)
+        quick.script.steps[session] = day(entry("06:00"))
+        await quick.work()
+        assert await quick.outcomes(session) == ["lost", "superseded"]
+        stop.go()
+        worker.stop()
+        await running
+        assert len(await quick.versions()) == 1
+
+
+async def test_among_first_attempts_the_lock_decides(settings: Settings) -> None:
+    """S-47: a slow older session that was never tried before is an observation like any other."""
+    stop = Stop()
+    async with stage(settings) as here:
+        older = await here.capture(read=stop.then(day(entry("06:00"))))
+        younger = await here.capture(read=day(entry("10:00")))
+        worker = here.worker(concurrency=2)
+        running = asyncio.create_task(worker.run())
+        await stop.reached()
+        await here.reaches(younger, "done")
+        stop.go()
+        await here.reaches(older, "done")
+        worker.stop()
+        await running
+        assert [row["session_id"] for row in await here.versions()] == [younger, older]
+
+
+# -- messages --------------------------------------------------------------------------------------------
+
+
+async def test_three_events_give_one_summary_and_only_pending_rows_are_inserted_by_the_worker(
+    settings: Settings,
+) -> None:
+    """S-48: the threshold is a setting."""
+    lines = [entry(f"{hour:02}:00", f"{hour:02}:30", f"Customer {hour}") for hour in (8, 9, 10)]
+    async with stage(settings) as here:
+        await here.observe(
+            day(*lines[:2]), day(*lines[:2], date="2026-03-03"), day(*lines, date="2026-03-04")
+        )
+        found = await here.messages()
+        assert [row["notification_type"] for row in found] == ["event"] * 4 + ["summary"]
+        assert found[-1]["message"] == "3 shifts updated on 2026-03-04"
+        assert len(found[-1]["event_ids"]) == 3
+        assert {(row["status"], row["sent_at"]) for row in found} == {("pending", None)}
+
+
+async def test_the_messages_of_a_session_come_in_the_order_of_the_day(settings: Settings) -> None:
+    """S-49, S-50: delivery goes by their time, which is the order of their events."""
+    lines = [entry(f"{hour:02}:00", f"{hour:02}:30", f"Customer {hour}") for hour in range(6, 20)]
+    async with stage(settings, summary_threshold=99) as here:
+        await here.observe(day(*reversed(lines)))
+        told = [row["message"] for row in await here.messages()]
+        times = [f"{hour:02}:00\u2013{hour:02}:30" for hour in range(6, 20)]
+        assert told == [f"New shift added on {DAY} {time} in Billdal" for time in times]
+
+
+async def test_no_message_for_a_day_that_is_over_and_the_events_are_still_recorded(
+    settings: Settings,
+) -> None:
+    """S-56: by the calendar of the time zone that is set; without one all are told."""
+    async with stage(settings, timezone="Pacific/Kiritimati") as here:
+        ((today,),) = [
+            tuple(row.values())
+            for row in await here.rows("select (now() at time zone 'Pacific/Kiritimati')::date as today")
+        ]
+        for offset in (-1, 0, 1):
+            await here.observe(day(entry(), date=(today + timedelta(days=offset)).isoformat()))
+        assert [row["message"] for row in await here.messages()] == [
+            "New shift added today 09:00–18:00 in Billdal",  # noqa: RUF001
+            "New shift added tomorrow 09:00–18:00 in Billdal",  # noqa: RUF001
+        ]
+        assert len(await here.rows("select 1 from schedule_ingest.schedule_event")) == 3
+
+
+# -- confinement -----------------------------------------------------------------------------------------
+
+
+async def test_users_never_see_each_others_days(settings: Settings) -> None:
+    """S-57, S-6: two users with the same day have nothing in common."""
+    async with stage(settings) as here:
+        await here.observe(day(entry("10:00")), user=1)
+        await here.observe(day(entry("10:00")), day(entry("11:00")), user=2)
+        assert [row["version"] for row in await here.versions(1)] == [1]
+        assert [row["version"] for row in await here.versions(2)] == [1, 2]
+        async with here.app.database.connection() as conn:
+            assert (await days.erase(conn, 2))["schedule_version"] == 2
+        for table in (
+            "capture_session",
+            "schedule_version",
+            "day_schedule",
+            "day_snapshot",
+            "schedule_event",
+        ):
+            (left,) = await here.rows(
+                f"select array_agg(distinct user_id) as who from schedule_ingest.{table}"
+            )
+            assert left["who"] == [1]
+        await is_true(here)
+
+
+async def test_a_user_that_is_erased_while_a_session_is_read_stays_erased(settings: Settings) -> None:
+    """S-57, S-14: the run finds its session gone and writes nothing."""
+    stop = Stop()
+    async with stage(settings) as here:
+        await here.capture(read=stop.then(day(entry())))
+        worker = here.worker()
+        running = asyncio.create_task(worker.run())
+        await stop.reached()
+        async with here.app.database.connection() as conn:
+            await days.erase(conn, USER)
+        stop.go()
+        await until_true(lambda: not worker.pumps[0].running)
+        worker.stop()
+        await running
+        for table in (
+            "capture_session",
+            "capture_attempt",
+            "schedule_version",
+            "day_snapshot",
+            "schedule_event",
+        ):
+            assert await here.rows(f"select 1 from schedule_ingest.{table}") == []
+
+
+# -- bad input -------------------------------------------------------------------------------------------
+
+BAD: list[tuple[str, Any, str]] = [
+    ("no object", [1], "payload_not_object: "),
+    ("no date", {"entries": []}, "schedule_date_invalid: "),
+    ("no such date", day(date="2026-02-30"), "schedule_date_invalid: "),
+    ("another spelling", day(date="02/03/2026"), "schedule_date_invalid: "),
+    ("no list", {"schedule_date": DAY, "entries": {}}, "entries_invalid: "),
+    ("no entry", {"schedule_date": DAY, "entries": [3]}, "entries_invalid: "),
+    ("no time", day(entry("noon")), "time_invalid: "),
+    ("25 hours", day(entry(), entry("09:00", "25:00")), "time_invalid: "),
+    ("blank title", day(entry(title="  ")), "field_blank: "),
+    ("blank place", day(entry(location="")), "field_blank: "),
+    ("raises", ValueError("boom"), "extractor_error: ValueError: boom"),
+]
+
+
+@pytest.mark.parametrize(("what", "read", "error"), BAD, ids=[what for what, _, _ in BAD])
+async def test_each_bad_input_fails_its_session_writes_nothing_else_and_the_next_is_processed(
+    settings: Settings, what: str, read: Any, error: str
+) -> None:
+    """S-18, S-20, S-13: section 4."""
+    async with stage(settings) as here:
+        bad = await here.capture(1, read)
+        good = await here.capture(2, day(entry()))
+        await here.work(concurrency=1)
+        found = await here.session(bad)
+        assert found["state"] == "failed"
+        assert str(found["error"]).startswith(error)
+        assert (found["locked_by"], found["locked_at"]) == (None, None)
+        assert await here.versions(1) == []
+        assert await here.rows("select 1 from schedule_ingest.schedule_event where user_id = 1") == []
+        assert (await here.session(good))["state"] == "done"
+
+
+async def test_a_fixture_that_is_missing_fails_the_session(settings: Settings, tmp_path: Path) -> None:
+    """S-20: `fixture_missing`; with the file there the next one passes."""
+    path = tmp_path / "day.json"
+    async with stage(settings, extractor="fixture", fixture_path=path) as here:
+        first = await here.capture()
+        await here.work()
+        assert str((await here.session(first))["error"]).startswith("fixture_missing: ")
+        path.write_text("{")
+        second = await here.capture()
+        await here.work()
+        assert str((await here.session(second))["error"]).startswith("payload_not_json: ")
+
+
+async def test_random_days_are_replayed_to_their_snapshot_from_the_rows(settings: Settings) -> None:
+    """S-46: on the database; `tests/schedules/test_replay.py` has five hundred without one."""
+    draw = random.Random(7)
+    names = ["Marie Sjöberg", "Annika Berg", "Skolan i Kungsbacka", "Kontor AB"]
+    async with stage(replace(settings), summary_threshold=2) as here:
+        reads: list[Any] = []
+        for _ in range(25):
+            lines = [
+                entry(f"{draw.randint(6, 12):02}:00", f"{draw.randint(13, 23):02}:00", draw.choice(names))
+                for _ in range(draw.randint(0, 4))
+            ]
+            reads.append(day(*lines))
+        await here.observe(*reads)
+        await is_true(here)
+        async with here.app.database.connection() as conn:
+            known = await days.day(conn, USER, date.fromisoformat(DAY))
+            rebuilt = await days.rebuild(conn, USER, date.fromisoformat(DAY))
+        assert rebuilt.shifts == known.shifts
