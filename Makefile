@@ -14,7 +14,7 @@ OLDEST := $(addprefix tests/engine/test_,conformance.py looks.py plans.py turn.p
 NEWEST := $(addprefix tests/runtime/test_,handlers.py jobs.py odd.py stop.py worker.py) \
 	tests/schedules/test_delivery.py tests/test_exactly_once.py tests/test_callers_with_real_libraries.py
 
-.PHONY: help up install test test-newest test-oldest test-browser screenshots test-soak check format lint types imports fix sql bench bench-overview clean
+.PHONY: help up install test test-newest test-oldest test-browser screenshots test-soak check format lint types imports fix sql bench bench-overview bench-schedules clean
 help: ## List these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -66,6 +66,9 @@ bench: $(STAMP)-bench ## Measure against hand-written SQL, as ratios in one run
 
 bench-overview: $(STAMP)-bench ## Measure the overview on five million rows against an empty database
 	$(BIN)/python -m benchmarks.overview $(ARGS)
+
+bench-schedules: $(STAMP)-bench ## Measure capture sessions a second against hand-written SQL
+	$(BIN)/python -m benchmarks.schedules $(ARGS)
 
 clean: ## Remove .venv and caches; keeps .holdfast, your data
 	rm -rf $(VENV) .venv-newest .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

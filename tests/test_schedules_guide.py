@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from schedules.loops import loop
 from schedules.meanings import DAY, SESSION, event, shift
 from test_connectors_guide import Shell
 from test_docs import blocks
+from test_your_own_table import work_is_served
 
 PAGE = Path(__file__).parent.parent / "docs" / "schedules.md"
 SOURCE = Path(__file__).parent.parent / "src" / "holdfast" / "apps" / "schedules"
@@ -234,6 +236,10 @@ def test_what_the_other_service_says_is_understood(
         " join schedule_ingest.capture_image as i on i.session_id = s.id group by s.id"
     ).fetchall()
     assert made[1:] == ("pending", 2)
+    asyncio.run(work_is_served(database_url, "capture_session"))
+    why = json.loads(holdfast("explain", "capture_session", made[0], "--json"))
+    sentence = "it is passed over until no picture has come for 25 s"
+    assert (why["code"], why["sentence"]) == ("PASSED_OVER", sentence)
     assert holdfast("schedules", "run-once") == f"{made[0]} done"
     ((version, payload, snapshot, _),) = conn.execute(look).fetchall()
     assert (version, len(payload["entries"]), len(snapshot)) == (1, 3, 3)
@@ -304,7 +310,7 @@ def _sources() -> str:
 
 def test_every_code_of_an_error_is_in_the_table_and_no_other() -> None:
     listed = set(first_column("code in `error` | means"))
-    written = set(re.findall(r"(?:Refusal|_refusal)\(\s*\"(\w+)\"", _sources()))
+    written = set(re.findall(r"(?:Refusal|_refusal|_wrapped)\(\s*\"(\w+)\"", _sources()))
     assert listed == written | {"timeout", "cancelled", "worker_lost"}
     assert f"more than {MOST_ENTRIES}," in table("code in `error` | means")
 

@@ -1,5 +1,6 @@
 """docs/your-own-table.md, walked through word by word: its SQL, its module, its commands, its client."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import psycopg
+
+from runtime.test_explain import joins
 
 PAGE = (Path(__file__).parent.parent / "docs" / "your-own-table.md").read_text()
 
@@ -120,6 +123,14 @@ def test_the_outbox_of_the_guide_is_drained_beside_another_program(
         assert conn.execute(mars).fetchone() == (3, 0)
         work()
         assert letters()[1] == ("Mars 1", "waiting", False)
+        asyncio.run(work_is_served(empty_database_url, "letters"))
+        assert "it is passed over until its next try is due" in holdfast("explain", "letters", "2")
+
+
+async def work_is_served(url: str, ledger: str) -> None:
+    """A worker for this ledger is there, and does nothing."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as conn:
+        await joins(conn, "idle", [ledger], ledger=ledger)
 
 
 def squeezed(text: str) -> str:

@@ -69,10 +69,10 @@ class Holdfast(Client):
         """The settings, read once, at first use; then the ledgers of apps are fitted to them."""
         settings = super().settings
         if not self._fitted:
-            self._fitted = True
             for ledger in (one for app in self.apps for one in app.fitted(settings)):
                 if ledger is not self.stores[ledger.name].ledger:
                     self.stores[ledger.name] = Store(ledger)
+            self._fitted = True
         return settings
 
     # -- handlers ------------------------------------------------------------------------------------

@@ -27,11 +27,11 @@ from holdfast.apps.connectors.protocol import (
 from holdfast.apps.connectors.service import Connectors
 from holdfast.db.pool import Connection
 from holdfast.db.settings import ProviderSettings
-from runtime.support import PATIENCE, until
+from runtime.support import AT_A_GATE, PATIENCE, until
 
 NEW = "new-" + ACCESS
 OTHER_KEY = "//////////////////////////////////////////8="
-WAITS = "select count(*) > 0 from pg_locks where locktype = 'advisory' and not granted"
+WAITS = AT_A_GATE
 
 
 @pytest.fixture

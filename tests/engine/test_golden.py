@@ -30,13 +30,20 @@ def statements(ledger: Ledger) -> Iterator[tuple[str, bytes | None]]:
     made = (ledger.key.column,) if ledger.key.make else ()
     usual = (*made, *(name for name in (ledger.kind,) if name))
     usual += (ledger.tenant.name,) if ledger.tenant else ()
-    keyed = (*usual, rule.column) if rule else usual
-    yield "enqueue, with a payload", sql.enqueue((*usual, "+payload"), ())
-    yield "enqueue, with a key and a delay", sql.enqueue((*keyed, "+delay"), ())
-    yield "enqueue, with a time", sql.enqueue((*usual, "+run_at"), ())
+    named = rule is not None and rule.column == ledger.key.column  # by every caller
+    usual += (ledger.key.column,) if named else ()
+    keyed = (*usual, rule.column) if rule and not named else usual
+    spread = ledger.payload if isinstance(ledger.payload, tuple) else ()
+    if ledger.payload:
+        yield "enqueue, with a payload", sql.enqueue((*usual, "+payload"), spread)
+    if ledger.due:
+        yield "enqueue, with a key and a delay", sql.enqueue((*keyed, "+delay"), ())
+        yield "enqueue, with a time", sql.enqueue((*usual, "+run_at"), ())
+    else:
+        yield "enqueue, with a key" if rule else "enqueue", sql.enqueue(keyed, ())
     if rule and rule.repeat != "touch":
         yield "enqueue: what stood in the way", sql.existing()
-    if ledger.journal is None:
+    if ledger.journal is None and not named:
         yield "copy: the clock", sql.moment
         yield "copy", sql.copy((*usual, ledger.state, ledger.times.created))
     yield "claim", sql.claim
@@ -49,8 +56,9 @@ def statements(ledger: Ledger) -> Iterator[tuple[str, bytes | None]]:
     yield "what stands in the way of a requeue", sql.twin
     yield "progress", sql.progress
     yield "heartbeat", sql.still_held
-    yield "held by workers that are gone", sql.held_by
-    yield "orphans", sql.orphans
+    if ledger.owner:
+        yield "held by workers that are gone", sql.held_by
+        yield "orphans", sql.orphans
     yield "leases run out", sql.expired if ledger.lease else None
     yield "get", sql.row(("id",))
     yield "timeline", sql.events

@@ -86,7 +86,10 @@ VISITS = Ledger(
 )
 STORE = Store(VISITS)
 Connect = Callable[[], Awaitable[Connection]]
-BLOCKED = "select true from pg_locks where not granted"
+BLOCKED = (
+    "select true from pg_locks join pg_stat_activity using (pid) where not granted"
+    " and datname = current_database()"
+)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.db.pool import Connection
-from runtime.support import Gate, Process, column, one, task, until, until_task, worker_of
+from runtime.support import AT_A_GATE, Gate, Process, column, one, task, until, until_task, worker_of
 
 Start = Callable[..., Process]
 INSERT = "insert into tasks (type) values (%s) returning id"
@@ -145,7 +145,7 @@ async def test_what_a_dead_worker_had_only_claimed_costs_no_run(
     task_id = await one(conn, INSERT, "note")
     victim = start()
     await until_task(conn, task_id, "claimed")
-    await until(conn, "select count(*) > 0 from pg_locks where locktype = 'advisory' and not granted")
+    await until(conn, AT_A_GATE)
     victim.kill()
     await conn.execute(
         "select pg_terminate_backend(pid, 20000) from pg_stat_activity "

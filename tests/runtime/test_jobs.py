@@ -48,6 +48,7 @@ from runtime.jobs import (
     wait_for,
 )
 from runtime.support import (
+    AT_A_GATE,
     PATIENCE,
     Gate,
     Process,
@@ -821,7 +822,7 @@ async def test_a_handler_in_another_process_is_told_that_its_job_was_called_off(
     process = start("--ledgers", "job", heartbeat_interval=60, worker_timeout=600, leader_term=120)
     worker = await worker_of(conn, process)
     key = await add(conn, "gated")
-    waits = "select count(*) = %s from pg_locks where locktype = 'advisory' and not granted"
+    waits = AT_A_GATE.replace("> 0", "= %s")
     await until(conn, waits, 1)
     await STORE.cancel(conn, key, by="ana")
     await until(conn, waits, 0)  # nobody waits at the gate any more, which is still closed

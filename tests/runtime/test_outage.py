@@ -14,6 +14,7 @@ from holdfast.db import embedded, pool
 from holdfast.db.migrate import upgrade
 from holdfast.db.pool import Connection
 from runtime.support import (
+    AT_A_GATE,
     PATIENCE,
     add,
     add_many,
@@ -121,7 +122,7 @@ async def test_a_worker_that_is_cut_off_in_its_first_election_goes_on(
     app.handler("note")(lambda payload: None)
     await conn.execute(f"select pg_advisory_lock({lock})")
     async with working(app) as worker:
-        await until(conn, "select true from pg_locks where locktype = 'advisory' and not granted")
+        await until(conn, AT_A_GATE)
         await cut(conn)
         await conn.execute(f"select pg_advisory_unlock({lock})")
         await until_task(conn, await add(app, "note"), "completed")

@@ -21,7 +21,7 @@ from holdfast import Holdfast, Settings
 from holdfast.apps.schedules import intake
 from holdfast.apps.schedules.app import app as schedules_app
 from holdfast.apps.schedules.intake import Picture
-from holdfast.apps.schedules.ledger import NOTICES, SESSIONS
+from holdfast.apps.schedules.ledger import NOTICES, SESSIONS, sessions
 from holdfast.apps.schedules.senders import Sender
 from holdfast.apps.schedules.values import Image, Session
 from holdfast.db.pool import Connection
@@ -31,6 +31,12 @@ from runtime.support import PATIENCE, until
 
 DAY = "2026-03-02"
 USER = 42
+# Whoever waits in this database, and not in that of a test beside: for any lock, or at the gate of a trigger.
+WAITING = (
+    "select pid from pg_locks join pg_stat_activity using (pid)"
+    " where not granted and datname = current_database()"
+)
+AT_THE_GATE = f"{WAITING} and locktype = 'advisory' and objid = 7 limit 1"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -108,6 +114,11 @@ class Stage:
     @property
     def sessions(self) -> Store:
         return self.app.stores[SESSIONS]
+
+    @property
+    def hasty(self) -> dict[str, Store]:
+        """What takes any pending session, however young."""
+        return {SESSIONS: Store(sessions(self.app.settings, hasty=True))}
 
     @property
     def notices(self) -> Store:
@@ -207,7 +218,9 @@ def fitted(settings: Settings, **changes: Any) -> Settings:
         "delivery_poll_seconds": 1.0,
         "extractor": "script",
     }
-    return replace(settings, **{f"schedules_{name}": value for name, value in (names | changes).items()})
+    told = {f"schedules_{name}": value for name, value in (names | changes).items()}
+    # On a busy machine a worker may be silent for long, and must not be given up for it: leases count here.
+    return replace(settings, worker_timeout=60.0, **told)
 
 
 @asynccontextmanager

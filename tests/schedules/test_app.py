@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast, Settings
 from holdfast.apps.schedules.app import app as schedules_app
 from holdfast.apps.schedules.ledger import SESSIONS
-from holdfast.errors import SettingsError
+from holdfast.errors import InvalidInput, SettingsError
 from schedules.kit import Script, fitted
 
 
@@ -46,3 +46,14 @@ def test_the_ledgers_follow_the_settings(settings: Settings) -> None:
     assert (ledger.lease.seconds, ledger.lease.every, ledger.tries.limit) == (60.0, 4.0, 2)
     statement = found.store(SESSIONS).sql.claim.decode()
     assert "older.user_id = t.user_id" in statement
+
+
+async def test_in_production_no_session_is_read_as_the_sample_day(settings: Settings) -> None:
+    """S-20: who runs a worker for something else must not write a show into somebody's record."""
+    assert settings.database_url
+    async with Holdfast(replace(settings, profile="prod", log_format="json")) as app:
+        assert SESSIONS not in [pump.ledger.name for pump in app.worker().pumps]
+        with pytest.raises(InvalidInput, match="capture_session has no handler here"):
+            app.worker(ledgers=[SESSIONS])
+    async with Holdfast(replace(settings, profile="prod", schedules_fixture_path=Path("day.json"))) as app:
+        assert SESSIONS in [pump.ledger.name for pump in app.worker().pumps]

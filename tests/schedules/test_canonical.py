@@ -323,3 +323,12 @@ def test_a_day_of_more_lines_than_any_day_has_is_refused() -> None:
     assert len(canonical(whole)["entries"]) == 200
     with pytest.raises(Refusal, match=r"^entries_invalid: entries has more than 200 lines"):
         canonical(whole | {"entries": [line] * 201})
+
+
+@pytest.mark.parametrize("field", ["title", "location", "address"])
+def test_a_text_that_no_card_has_is_refused(field: str) -> None:
+    """Bad input: `field_too_long`; S-27: cleaning takes time, and the worker has others to look after."""
+    line = {"start": "09:00", "end": "10:00", "title": "Marie", "location": "Billdal"}
+    assert canonical({"schedule_date": "2026-03-02", "entries": [line | {field: "a" * 500}]})
+    with pytest.raises(Refusal, match=rf"^field_too_long: the {field} of entry 1 has more than 500"):
+        canonical({"schedule_date": "2026-03-02", "entries": [line | {field: "a" * 501}]})

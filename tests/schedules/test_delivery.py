@@ -20,7 +20,7 @@ from holdfast.db.pool import Connection
 from holdfast.engine.values import Filter
 from holdfast.errors import IllegalEdge, NotFound
 from runtime.support import until, until_true
-from schedules.kit import USER, Stage, Stop, day, entry, stage
+from schedules.kit import AT_THE_GATE, USER, Stage, Stop, day, entry, stage
 from schedules.loops import loop
 
 
@@ -289,7 +289,7 @@ async def test_a_crash_after_the_send_repeats_one_row_at_most(
         with loop(settings.database_url, tmp_path, "killed", **how) as first:
             await until(
                 conn,
-                "select count(*) > 0 from pg_locks where locktype = 'advisory' and objid = 7 and not granted",
+                AT_THE_GATE,
             )
             first.kill()
         await gate.execute("select pg_advisory_unlock(7)")

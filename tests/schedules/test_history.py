@@ -13,10 +13,13 @@ from uuid import UUID
 import pytest
 
 from holdfast import Settings
-from holdfast.apps.schedules import days, verify
+from holdfast.apps.schedules import days, intake, verify
+from holdfast.apps.schedules.intake import Picture
 from holdfast.apps.schedules.noise import noisy
-from runtime.support import until_true
-from schedules.kit import DAY, USER, Stage, Stop, day, entry, stage
+from holdfast.apps.schedules.values import Refusal
+from holdfast.db.pool import Connection
+from runtime.support import until, until_true
+from schedules.kit import DAY, USER, WAITING, Stage, Stop, day, entry, stage
 
 
 async def kinds(here: Stage) -> list[str]:
@@ -240,6 +243,67 @@ async def test_an_older_session_that_is_reclaimed_does_not_turn_the_day_back(set
         assert len(await quick.versions()) == 1
 
 
+async def test_an_older_session_that_another_service_lost_does_not_turn_the_day_back(
+    settings: Settings,
+) -> None:
+    """S-47, S-8: whoever held it was a worker, too, and is noted as one that was lost."""
+    async with stage(settings) as here:
+        older = await here.capture(read=day(entry("06:00")))
+        await here.do(
+            "update schedule_ingest.capture_session"
+            " set state = 'processing', locked_by = 'bot', locked_at = now()"
+        )
+        await here.observe(day(entry("10:00")))
+        await here.do("update schedule_ingest.capture_session set locked_at = null where id = %s", older)
+        await here.work()
+        assert await here.outcomes(older) == ["lost", "superseded"]
+        assert [row["payload"]["entries"][0]["start"] for row in await here.versions()] == ["10:00"]
+
+
+@pytest.mark.parametrize("ahead", ["infinity", "20000-01-01", "9999-12-31 23:59:59.999999"])
+async def test_a_snapshot_of_no_calendar_does_not_stop_its_day(settings: Settings, ahead: str) -> None:
+    """S-43: a time that is days ahead is nobody's clock."""
+    async with stage(settings) as here:
+        await here.observe(day(entry()))
+        await here.do(f"update schedule_ingest.day_snapshot set updated_at = '{ahead}'")
+        await here.do("update schedule_ingest.capture_session set created_at = '-infinity'")
+        (session,) = await here.observe(day(entry("10:00")))
+        assert (await here.session(session))["state"] == "done"
+        assert await kinds(here) == ["added", "time_changed"]
+
+
+@pytest.mark.parametrize("created", ["infinity", "-infinity", "20000-01-01", "0001-01-01 BC"])
+async def test_a_session_of_no_calendar_is_processed(settings: Settings, created: str) -> None:
+    """S-10: rows of others may have such times."""
+    async with stage(settings) as here:
+        session = await here.capture(read=day(entry()))
+        await here.do(f"update schedule_ingest.capture_session set created_at = '{created}'")
+        await here.app.worker(ledgers=["capture_session"], stores=here.hasty).run(until_idle=True)
+        (found,) = await here.rows("select id, state::text, error from schedule_ingest.capture_session")
+        assert found == {"id": session, "state": "done", "error": None}
+
+
+async def test_a_session_that_was_only_released_is_not_late(settings: Settings) -> None:
+    """S-47, S-16: an orderly stop in between does not count."""
+    stop = Stop()
+    async with stage(replace(settings, shutdown_timeout=0.05)) as here:
+        older = await here.capture(read=[stop.then(day(entry("06:00"))), day(entry("06:00"))])
+        worker = here.worker(concurrency=1)
+        running = asyncio.create_task(worker.run())
+        await stop.reached()
+        worker.stop()
+        await running
+        await here.do("update schedule_ingest.capture_session set state = 'processing', locked_at = now()")
+        await here.observe(day(entry("10:00")))
+        await here.do(
+            "update schedule_ingest.capture_session set state = 'pending', locked_at = null where id = %s",
+            older,
+        )
+        await here.work()
+        assert await here.outcomes(older) == ["released", "done"]
+        assert [row["payload"]["entries"][0]["start"] for row in await here.versions()] == ["10:00", "06:00"]
+
+
 async def test_among_first_attempts_the_lock_decides(settings: Settings) -> None:
     """S-47: a slow older session that was never tried before is an observation like any other."""
     stop = Stop()
@@ -368,6 +432,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("blank title", day(entry(title="  ")), "field_blank: "),
     ("blank place", day(entry(location="")), "field_blank: "),
     ("raises", ValueError("boom"), "extractor_error: ValueError: boom"),
+    ("exits", SystemExit(3), "extractor_error: SystemExit: 3"),
+    ("refuses with no text", Refusal(404, None), "404: None"),  # type: ignore[arg-type]
 ]
 
 
@@ -387,6 +453,80 @@ async def test_each_bad_input_fails_its_session_writes_nothing_else_and_the_next
         assert await here.versions(1) == []
         assert await here.rows("select 1 from schedule_ingest.schedule_event where user_id = 1") == []
         assert (await here.session(good))["state"] == "done"
+
+
+async def test_a_mistake_of_ours_fails_the_session_alone_and_is_told(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-53, S-18: with its stage, and its trace in the log only."""
+    from holdfast.apps.schedules import observe
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise ArithmeticError("two and two")
+
+    async with stage(settings) as here:
+        monkeypatch.setattr(observe, "notices", broken)
+        (session,) = await here.observe(day(entry()))
+        assert (await here.session(session))["error"] == "internal_error: ArithmeticError: two and two"
+        assert await here.versions() == []
+    (told,) = [record for record in caplog.records if getattr(record, "event", "") == "session.failed"]
+    assert (vars(told)["error.stage"], vars(told)["error.type"]) == ("diff", "internal_error")
+
+
+async def test_a_session_that_is_read_for_too_long_fails(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-53: the stage is the lifecycle's."""
+    from holdfast.apps.schedules import process
+
+    monkeypatch.setattr(process, "LONGEST_RUN", 0.05)
+    async with stage(settings) as here:
+        session = await here.capture(read=Stop().then(day(entry())))
+        await here.work()
+        assert str((await here.session(session))["error"]).startswith("timed_out: ")
+    (told,) = [record for record in caplog.records if getattr(record, "event", "") == "session.failed"]
+    assert vars(told)["error.stage"] == "lifecycle"
+
+
+async def test_a_number_that_another_service_takes_at_the_same_time_is_not_ours(
+    settings: Settings, conn: Connection, connect: Any
+) -> None:
+    """S-3: our picture gets the next one."""
+    async with stage(settings) as here:
+        session = await here.capture(keys=["one"])
+        watch = await connect()
+        async with conn.transaction():
+            await conn.execute(
+                "insert into schedule_ingest.capture_image (session_id, sequence, r2_key)"
+                " values (%s, 2, 'theirs')",
+                (session,),
+            )
+
+            async def ours() -> None:
+                async with here.app.database.connection() as own:
+                    await intake.attach(own, here.sessions, session, [Picture(r2_key="ours")])
+
+            adding = asyncio.create_task(ours())
+            await until(watch, WAITING)
+        await adding
+        rows = await here.rows("select sequence, r2_key from schedule_ingest.capture_image order by 1")
+        assert [(row["sequence"], row["r2_key"]) for row in rows] == [(1, "one"), (2, "theirs"), (3, "ours")]
+
+
+async def test_what_the_database_refuses_each_time_fails_the_session(settings: Settings) -> None:
+    """S-18: a full disk is no passing fault: it would be tried without end."""
+    async with stage(settings) as here:
+        await here.do(
+            "create function full() returns trigger language plpgsql as"
+            " $$ begin raise exception 'no space' using errcode = '53100'; end $$"
+        )
+        await here.do(
+            "create trigger zz_full before insert on schedule_ingest.schedule_event"
+            " for each row execute function full()"
+        )
+        (session,) = await here.observe(day(entry()))
+        assert str((await here.session(session))["error"]).startswith("db_error: DiskFull: no space")
+        assert await here.outcomes(session) == ["failed"]
 
 
 async def test_a_fixture_that_is_missing_fails_the_session(settings: Settings, tmp_path: Path) -> None:

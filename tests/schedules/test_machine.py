@@ -384,7 +384,7 @@ BROKEN = {
         "HOLD",
         "select from schedule_ingest.capture_session where id = %(session)s and %(owner)s::text is not null",
     ),
-    "no look at images": ("IMAGE_IDS", "select null::uuid where %(session)s::uuid is null"),
+    "no look at images": ("DAY", queries.DAY.replace("i.session_id = s.id", "false")),
 }
 
 

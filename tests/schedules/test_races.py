@@ -17,7 +17,7 @@ from holdfast.apps.schedules.canonical import lock_key
 from holdfast.apps.schedules.intake import Picture
 from holdfast.db.pool import Connection
 from runtime.support import cut, until, until_true
-from schedules.kit import DAY, USER, Stage, Stop, day, entry, stage
+from schedules.kit import AT_THE_GATE, DAY, USER, WAITING, Stage, Stop, day, entry, stage
 from schedules.loops import loop
 
 DATE = date.fromisoformat(DAY)
@@ -147,7 +147,7 @@ async def test_an_image_in_flight_at_the_finish_is_seen(
                 (session,),
             )
             stop.go()
-            await until(watch, "select count(*) > 0 from pg_locks where not granted")
+            await until(watch, WAITING)
         await done(here, session)
         worker.stop()
         await running
@@ -197,7 +197,7 @@ async def test_a_kill_at_each_step_leaves_nothing_and_the_next_worker_completes_
         with loop(settings.database_url, tmp_path, "killed", fixture_path=tmp_path / "day.json") as first:
             await until(
                 conn,
-                "select count(*) > 0 from pg_locks where locktype = 'advisory' and objid = 7 and not granted",
+                AT_THE_GATE,
             )
             first.kill()
         await gate.execute("select pg_advisory_unlock(7)")
@@ -227,7 +227,7 @@ async def test_a_database_that_goes_away_in_the_final_transaction_costs_the_sess
         session = await here.capture()
         worker = here.worker()
         running = asyncio.create_task(worker.run())
-        waiting = "select pid from pg_locks where locktype = 'advisory' and objid = 7 and not granted limit 1"
+        waiting = AT_THE_GATE
         pid = await until(conn, waiting)
         await conn.execute("select pg_terminate_backend(%s)", (pid,))
         await gate.execute("select pg_advisory_unlock(7)")
@@ -236,3 +236,24 @@ async def test_a_database_that_goes_away_in_the_final_transaction_costs_the_sess
         await running
         assert await here.outcomes(session) == ["released", "done"]
         assert len(await here.versions()) == 1
+
+
+async def test_a_database_that_goes_away_at_the_finish_costs_the_session_nothing(
+    settings: Settings, conn: Connection, connect: Any
+) -> None:
+    """S-32: the connection is cut while it writes that the session is done, after all else."""
+    await conn.execute(GATE.format(table="capture_session", verb="update", when="new.state = 'done'"))  # type: ignore[arg-type]
+    async with stage(settings) as here:
+        gate = await connect()
+        await gate.execute("select pg_advisory_lock(7)")
+        session = await here.capture()
+        worker = here.worker()
+        running = asyncio.create_task(worker.run())
+        pid = await until(conn, AT_THE_GATE)
+        await conn.execute("select pg_terminate_backend(%s)", (pid,))
+        await gate.execute("select pg_advisory_unlock(7)")
+        await done(here, session)
+        worker.stop()
+        await running
+        assert await here.outcomes(session) == ["released", "done"]
+        assert await counts(conn) == [1, 1, 1, 1, 1]

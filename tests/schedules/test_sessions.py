@@ -212,6 +212,44 @@ async def test_downtime_of_a_day_is_caught_up_in_order_each_session_once(setting
         assert {tuple(await here.outcomes(session)) for session in ids} == {("done",)}
 
 
+async def test_in_user_order_a_stale_session_waits_too(settings: Settings, conn: Connection) -> None:
+    """S-47: a newer one that is taken over again, while an older one is pending or alive."""
+    store = store_of(settings, user_order=True)
+    older = await put(conn, created=DAY_AGO)
+    newer = await put(conn, "processing", locked_at=DAY_AGO, locked_by="gone/1")
+    assert [claim.id for claim in await take(store, conn, "a", limit=5)] == [older]
+    assert await take(store, conn, "b", limit=5) == []
+    await conn.execute("update schedule_ingest.capture_session set state = 'done' where id = %s", (older,))
+    assert [claim.id for claim in await take(store, conn, "b", limit=5)] == [newer]
+
+
+async def test_in_user_order_a_session_that_can_never_be_ready_holds_nobody_up(
+    settings: Settings, conn: Connection
+) -> None:
+    """S-47, S-10: it has no image, and they are needed."""
+    store = Store(sessions(fitted(settings, user_order=True), alone=False))
+    await put(conn, created=DAY_AGO)
+    shown = await put(conn, images=(DAY_AGO,))
+    assert [claim.id for claim in await take(store, conn, limit=5)] == [shown]
+
+
+async def test_a_session_that_a_foreign_service_failed_has_all_its_workers_again(
+    settings: Settings, conn: Connection
+) -> None:
+    """S-15: requeue ends the attempt that was open then."""
+    store, session = store_of(settings), await put(conn)
+    for number in range(4):
+        await take(store, conn, f"w{number}", NOON + timedelta(hours=number))
+    await conn.execute("update schedule_ingest.capture_session set state = 'failed', locked_by = null")
+    await store.requeue(conn, session)
+    assert [outcome for _, outcome in await attempts(conn, session)] == ["lost"] * 3 + ["failed"]
+    now = NOON + timedelta(days=1)
+    for number in range(5):
+        (claim,) = await take(store, conn, f"again{number}", now + timedelta(hours=number))
+        assert claim.id == session
+    assert await take(store, conn, "one too many", now + timedelta(hours=9)) == []
+
+
 # -- the lease -------------------------------------------------------------------------------------------
 
 
@@ -287,6 +325,60 @@ async def test_a_process_renews_what_it_runs_before_it_claims(settings: Settings
         worker.stop()
         await running
         assert await here.outcomes(session) == ["done"]
+
+
+async def test_the_lease_is_renewed_however_seldom_the_worker_polls(
+    settings: Settings, conn: Connection
+) -> None:
+    """S-12: a poll of an hour, and a lease of a second."""
+    stop = Stop()
+    how = {"poll_seconds": 3600.0, "lease_timeout_seconds": 1.0, "heartbeat_seconds": 0.2}
+    async with stage(settings, **how) as here:
+        session = await here.capture(read=stop.then(day(entry())))
+        worker = here.worker()
+        running = asyncio.create_task(worker.run())
+        await stop.reached()
+        (first,) = await here.rows("select locked_at from schedule_ingest.capture_session")
+        renewed = "select true from schedule_ingest.capture_session where locked_at > %s"
+        await until(conn, renewed, first["locked_at"] + timedelta(seconds=2))
+        stop.go()
+        await here.reaches(session, "done")
+        worker.stop()
+        await running
+        assert await here.outcomes(session) == ["done"]
+
+
+async def test_a_session_that_somebody_keeps_locked_costs_the_others_no_lease(
+    settings: Settings, conn: Connection, connect: Any
+) -> None:
+    """S-12: another service holds a row; its neighbour is renewed, and new ones are taken."""
+    stop, other = Stop(), Stop()
+    async with stage(settings, lease_timeout_seconds=1.5, heartbeat_seconds=0.2) as here:
+        locked = await here.capture(1, read=stop.then(day(entry())))
+        free = await here.capture(2, read=other.then(day(entry())))
+        worker = here.worker(concurrency=3)
+        running = asyncio.create_task(worker.run())
+        await stop.reached()
+        await other.reached()
+        theirs = await connect()
+        async with theirs.transaction():
+            await theirs.execute(
+                "select from schedule_ingest.capture_session where id = %s for update", (locked,)
+            )
+            (before,) = await here.rows(
+                "select locked_at from schedule_ingest.capture_session where id = %s", free
+            )
+            renewed = "select true from schedule_ingest.capture_session where id = %s and locked_at > %s"
+            await until(conn, renewed, free, before["locked_at"] + timedelta(seconds=2))
+            third = await here.capture(3, day(entry()))
+            await here.reaches(third, "done")
+        stop.go()
+        other.go()
+        await here.reaches(locked, "done")
+        await here.reaches(free, "done")
+        worker.stop()
+        await running
+        assert await here.outcomes(free) == ["done"]
 
 
 LATE = [

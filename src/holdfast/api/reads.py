@@ -23,6 +23,7 @@ TO_TENANTS: Mapping[str, str] = {
     "HELD": "a worker has it",
     "HELD_BY_LOST": "the worker that held it is silent: it waits to be given back",
     "NOT_CLAIMABLE": "no worker takes it as it is: ask an operator",
+    "PASSED_OVER": "it is not ready yet",
     "DUE": "it is due, and a worker takes it at once",
     "PAUSED": "an operator has paused it",
     "NO_WORKERS": "there is no worker for it at the moment",

@@ -74,7 +74,8 @@ async def take(app: Holdfast, *, working: int, finished: int) -> Snapshot:
     async with app.database.connection() as conn:
         seen = await overview(conn, app.stores.values())
         stores = [app.store(view.ledger.name) for view in seen.ledgers if view.trouble is None]
-        held = [one for store in stores for one in await _rows(conn, store, store.ledger.lifecycle.held)]
+        holding = [store for store in stores if store.ledger.lifecycle.held]  # not where a claim is a lock
+        held = [one for store in holding for one in await _rows(conn, store, store.ledger.lifecycle.held)]
         held.sort(key=lambda one: one.row.started or one.row.claimed or one.row.created)
         near = [await _closer(conn, app.store(one.ledger.name), one) for one in held[:working]]
         ended: list[Seen] = []

@@ -147,6 +147,7 @@ def _conninfo(settings: Settings, url: str, purpose: str) -> str:
 def _options(settings: Settings) -> list[str]:
     pins = {
         "TimeZone": "UTC",
+        "default_transaction_isolation": "read\\ committed",  # what is read after a lock is younger than it
         # A plan that was made while a table was small must not be used when it is large.
         "plan_cache_mode": "force_custom_plan",
         "statement_timeout": round(settings.db_statement_timeout_seconds * 1000) or 1,

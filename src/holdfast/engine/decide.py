@@ -33,14 +33,14 @@ def decide(
         case Snooze(seconds):
             return _snooze(ledger, claim, _wait(seconds))
         case Fail(reason, code, trace, facts):
-            fault = Fault(code=code, message=reason, trace=trace, facts=facts)
+            fault = Fault(code=str(code), message=str(reason), trace=trace, facts=facts)
             return Move(verb="reject", claim=claim, fault=fault)
         case Cancel(reason):
             fault = Fault(code="CANCELLED", message=reason)
             allowed = claim.state in ledger.lifecycle.allowed("cancel")
             return Move(verb="cancel" if allowed else "reject", claim=claim, fault=fault)
         case Retry(reason, after, code, facts):
-            fault = Fault(code=code, message=reason, facts=facts)
+            fault = Fault(code=str(code), message=str(reason), facts=facts)
             return _bad_run(ledger, claim, fault, after, backoff, draw)
         case Crashed(code, message, trace):
             fault = Fault(code=code, message=message, trace=trace)

@@ -17,13 +17,13 @@ class Leases(Words):
     @cached_property
     def still_held(self) -> bytes:
         types = {"key": self.ledger.key.type, **self.guard_types()}
-        lease = self.ledger.lease
+        lease, lifecycle = self.ledger.lease, self.ledger.lifecycle
         return self.render(
             sql.RENEW if lease else sql.STILL_HELD,
             arrays=self.arrays(types),
             names=COMMA.join(Identifier(name) for name in types),
             guard=self.guard(),
-            states=literals(self.ledger.lifecycle.held),
+            states=literals(lifecycle.held if self.ledger.owner else lifecycle.claimable),
             lease=Identifier(lease.column if lease else ""),
         )
 

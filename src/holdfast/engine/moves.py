@@ -128,8 +128,12 @@ class Moves(Words):
         )
 
     def _not_in_hand(self, lane: Lane) -> Iterable[Composable]:
-        """Where a claim may take rows from a worker, it takes none from the worker that asks."""
-        if set(lane.states) & set(self.ledger.lifecycle.held):
+        """Where a claim may take rows from a worker, it takes none from the worker that asks.
+
+        Nor a row of an outbox about which that one could not write, however first it is.
+        """
+        taken = set(lane.states or self.ledger.lifecycle.claimable) & set(self.ledger.lifecycle.held)
+        if taken or self.ledger.owner is None:
             yield SQL("t.{} <> all(%(in_hand)s::{}[])").format(self.key, SQL(self.key_type()))
 
     def _bounds(self, lane: Lane) -> Iterable[Composable]:
@@ -287,8 +291,11 @@ class Moves(Words):
 
     @cached_property
     def progress(self) -> bytes | None:
-        """An event that leaves the row where it is; None where there is no journal to tell it to."""
-        if self.ledger.journal is None:
+        """An event that leaves the row where it is; None where there is no journal to tell it to.
+
+        Nor where the row is locked: it would wait for the end of the run that tells it.
+        """
+        if self.ledger.journal is None or self.ledger.owner is None:
             return None
         running = self.ledger.lifecycle.running
         types = {"key": self.ledger.key.type, **self.guard_types(), "detail": "jsonb"}

@@ -239,19 +239,31 @@ from {table} as t join unnest({arrays}) as m ({names}) on t.{key} = m.key
 where {guard} and t.{state} in ({states})
 """
 
-# The same as a write, for a lease that lives in the row.
+# The same as a write, for a lease that lives in the row. A row that somebody keeps locked is still held, and
+# renewed the next time: it must not keep the others from it.
 RENEW: LiteralString = """\
 with clock as materialized (
     select {clock} as now
 ),
-moves as materialized (
+asked as materialized (
     select m.*, clock.now from clock, unnest({arrays}) as m ({names})
+),
+moves as materialized (
+    select t.{key} as key, m.now
+    from {table} as t join asked as m on t.{key} = m.key
+    where {guard} and t.{state} in ({states})
+    order by t.{key}
+    for no key update of t skip locked
+),
+moved as (
+    update {table} as t
+    set {lease} = m.now
+    from moves as m
+    where t.{key} = m.key
 )
-update {table} as t
-set {lease} = m.now
-from moves as m
-where t.{key} = m.key and {guard} and t.{state} in ({states})
-returning t.{key} as key
+select t.{key} as key
+from {table} as t join asked as m on t.{key} = m.key
+where {guard} and t.{state} in ({states})
 """
 
 # Rows whose worker is known to be gone. One that is locked is just being written: it is found again later.

@@ -51,6 +51,11 @@ class Context:
         return logging.LoggerAdapter(logger, told)
 
     @property
+    def ending(self) -> bool:
+        """Whether the handler has answered, and its answer is being written."""
+        return self._finishing.ending
+
+    @property
     def attempt(self) -> int:
         """The number of this run, from 1."""
         attempts = self.store.ledger.attempts
@@ -72,6 +77,7 @@ class Context:
 
         What is written on it commits together with the finish, or not at all: when the handler answers
         `Done` or `Snooze` and the claim still holds, both are committed; otherwise both are rolled back.
+        Where a ledger has no `snooze` edge a `Snooze(0)` gives the row back, and nothing is kept.
         Where the ledger's tenants have a role, the transaction acts as the job's tenant and sees what that
         one may see; `confined=False` acts as the worker itself.
         """
@@ -95,6 +101,7 @@ class Finishing:
     ) -> None:
         self.conn = conn  # of a transaction that is somebody else's to end, if given
         self.afterwards: list[Callable[[], None]] = []
+        self.ending = False  # whether the end of the run is being written
         self.confined: bool | None = None  # whether it acts as the job's tenant; None before it is open
         self._ledger = ledger
         self._claim = claim
@@ -143,8 +150,16 @@ class Finishing:
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             await transaction.__aexit__(None, None, None)
+        self.tell()
+
+    def tell(self) -> None:
+        """Says to whoever wants to know that it was committed."""
         for tell in self.afterwards:
             tell()
+
+    def over(self) -> None:
+        """The run has ended: whoever of its handler still asks is refused."""
+        self._over = True
 
     async def close(self) -> None:
         """Rolls back, unless it was committed, and gives the connection back."""

@@ -9,18 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from holdfast.db.database import Database
+from holdfast.engine.backoff import Backoff
 from holdfast.engine.decide import decide
-from holdfast.engine.outcomes import Crashed, Done, Ending, Fail
+from holdfast.engine.intake import absorb
+from holdfast.engine.outcomes import Crashed, Ending, Fail
+from holdfast.engine.reading import MESSAGE_LENGTH
 from holdfast.engine.store import Connection
 from holdfast.engine.values import Claimed, Move
+from holdfast.errors import ClaimLost, HoldfastError
 from holdfast.runtime.context import Context, Finishing
 from holdfast.runtime.execute import Places, execute
-from holdfast.runtime.handlers import Handlers
+from holdfast.runtime.handlers import Handler, Handlers
 from holdfast.runtime.pauses import Doors
 from holdfast.runtime.processes import crash_of
 from holdfast.runtime.pulse import Tally
@@ -28,6 +35,25 @@ from holdfast.runtime.pump import FIRST_WAIT, LAST_WAIT, LOSSES
 from holdfast.runtime.share import Share
 
 log = logging.getLogger("holdfast.worker")
+
+
+STUCK_WAIT = 60.0  # seconds
+KEPT = ("finish", "snooze")  # what a handler wrote stays when its run ends so
+
+
+@dataclass
+class Telling:
+    """A row that is being told, in the transaction that has it locked. `move` is its end, if known.
+
+    `again`: it was told before, and only its end is to be written.
+    """
+
+    claim: Claimed
+    finishing: Finishing
+    context: Context
+    task: asyncio.Task[Any] | None
+    move: Move | None = None
+    again: bool = False
 
 
 class Courier:
@@ -46,7 +72,9 @@ class Courier:
         self.poll = share.pace.poll or database.settings.poll_interval
         self.heard = share.pace.heard
         self.owner = ""
-        self.running: dict[Any, asyncio.Task[None] | None] = {}
+        self.running: dict[Any, Telling] = {}
+        self._unwritten: dict[Any, Crashed] = {}  # what to write of rows whose end was refused
+        self._stuck: dict[Any, float] = {}  # until when rows are left of which nothing can be written
         self.claiming = True
         self.idle = asyncio.Event()
         self._idle: set[int] = set()  # the ways on which nothing was found
@@ -81,10 +109,14 @@ class Courier:
 
     async def give_back(self) -> int:
         """Cuts off what is being told. Its locks end with its transactions, and nothing is written."""
-        tasks = [task for task in self.running.values() if task is not None]
-        for task in tasks:
-            task.cancel()
-        return len(tasks)
+        tellings = list(self.running.values())
+        for telling in tellings:
+            telling.context.cancelled.set()
+            if telling.task is not None:
+                telling.task.cancel()
+        if tellings:
+            log.warning("%s: %d handlers did not end in time; cut off", self.ledger.name, len(tellings))
+        return len(tellings)
 
     # -- its life ------------------------------------------------------------------------------------
 
@@ -119,14 +151,18 @@ class Courier:
     async def _round(self, conn: Connection, way: int) -> int:
         """Rows one after the other, as many as a round has; answers how many."""
         told = 0
-        while self.claiming and (self.share.pace.batch is None or told < self.share.pace.batch):
-            if self.share.most is not None and self._taken >= self.share.most:
-                break
-            if not await self._doors[way].open(conn) or not await self._tell_one(conn, way):
+        while self._has_room() and (self.share.pace.batch is None or told < self.share.pace.batch):
+            queues = await self._doors[way].open(conn)
+            if not queues or not await self._tell_one(conn, way, queues):
                 break
             told += 1
         self.heard(told)
         return told
+
+    def _has_room(self) -> bool:
+        if not self.claiming or (self.share.most is not None and self._taken >= self.share.most):
+            return False
+        return len(self.running) + self.places.abandoned < self.share.concurrency
 
     async def _rest(self, way: int, told: int) -> None:
         """Waits for the bell or the time to look again; after a full round for the time alone."""
@@ -151,50 +187,104 @@ class Courier:
         else:
             self.idle.clear()
 
-    async def _tell_one(self, conn: Connection, way: int) -> bool:
+    async def _tell_one(self, conn: Connection, way: int, queues: Sequence[str]) -> bool:
         """Takes the first row and calls its handler while it is locked; False: there is none."""
-        async with conn.transaction():
-            claims = await self.store.claim(conn, self.owner, 1, kinds=self.share.kinds)
-            if not claims:
-                return False
-            (claim,) = claims
-            self._note_idle(way, idle=False)
-            self._taken += 1
-            self.tally.claimed(self.ledger.name, claim.kind, claim.waited)
-            self.running[claim.id] = asyncio.current_task()
-            try:
-                move = await self._move(conn, claim)
-                self.tally.wrote(self.ledger, [move], await self.store.move(conn, [move]))
-            finally:
-                self.running.pop(claim.id, None)
+        telling: Telling | None = None
+        try:
+            async with conn.transaction():
+                for claim in await self.store.claim(conn, self.owner, 1, **self._what(queues)):
+                    self._note_idle(way, idle=False)
+                    telling = self._begin(conn, claim)
+                    move = telling.move = await self._end(conn, telling)
+                    moved = await self.store.move(conn, [move])
+                    if move.then:
+                        await self.store.enqueue_many(conn, move.then)
+                    self.tally.wrote(self.ledger, [move], moved)
+        except (psycopg.Error, HoldfastError) as error:
+            if telling is None or conn.closed:  # the server rolls back by itself, and the row is told again
+                raise
+            self._note_refused(telling, error)
+            if isinstance(error, psycopg.Error):
+                raise  # the connection may be spoilt
+            return True
+        finally:
+            if telling is not None:
+                telling.finishing.over()
+                self.running.pop(telling.claim.id, None)
+        if telling is None:
+            return False
+        if telling.move is not None and telling.move.verb in KEPT:
+            telling.finishing.tell()
+        if telling.finishing.confined is not None:
+            await self.database.reset(conn)  # what the handler has set is not for the next one
         return True
 
-    async def _move(self, conn: Connection, claim: Claimed) -> Move:
-        """The end of a run; what its handler wrote stays only if it went well."""
+    def _what(self, queues: Sequence[str]) -> dict[str, Any]:
+        """Which rows to take."""
+        kinds, now = self.share.kinds, time.monotonic()
+        if kinds is None and self.ledger.unknown_kind == "leave":
+            kinds = tuple(self.handlers.kinds(self.ledger.name))
+        self._stuck = {key: until for key, until in self._stuck.items() if until > now}
+        return {"kinds": kinds, "queues": queues, "in_hand": list(self._stuck)}
+
+    def _begin(self, conn: Connection, claim: Claimed) -> Telling:
+        self._taken += 1
+        self.tally.claimed(self.ledger.name, claim.kind, claim.waited)
+        finishing = Finishing(self.database, self.places.transactions, self.ledger, claim, conn)
+        context = Context(self.store, claim, self.database, finishing)
+        telling = Telling(claim, finishing, context, asyncio.current_task())
+        self.running[claim.id] = telling
+        return telling
+
+    def _note_refused(self, telling: Telling, error: Exception) -> None:
+        """Its end could not be written: told again and again, its receiver would hear it for ever.
+
+        If not even that can be written, the row is left for a while: others wait behind it.
+        """
+        claim = telling.claim
+        if telling.again:
+            self._stuck[claim.id] = time.monotonic() + STUCK_WAIT
+        log.error("%s %s: its end cannot be written: %s", self.ledger.name, claim.id, error)
+        message = f"the transaction of the handler did not commit: {error}"
+        self._unwritten[claim.id] = Crashed(code="COMMIT_FAILED", message=message)
+
+    async def _end(self, conn: Connection, telling: Telling) -> Move:
+        """Calls the handler and says what becomes of the row; what it wrote stays only if it went well."""
+        claim = telling.claim
         handler = self.handlers.find(self.ledger.name, claim.kind)
         if handler is None:
             nobody = Fail(reason=f"no handler for {claim.kind!r}", code="NO_HANDLER")
-            return decide(self.ledger, claim, nobody)
-        began, backoff = time.monotonic(), handler.backoff or self.share.backoff
-        finishing = Finishing(self.database, self.places.transactions, self.ledger, claim, conn)
-        ending: Ending | None = None
+            return self._decide(claim, nobody, None)
+        backoff = handler.backoff or self.share.backoff
+        if refused := self._unwritten.pop(claim.id, None):
+            telling.again = True
+            return self._decide(claim, refused, backoff)
+        async with conn.transaction() as kept:
+            ending = await self._run(handler, telling)
+            move = self._decide(claim, ending, backoff)
+            if move.verb in KEPT and conn.info.transaction_status == TransactionStatus.INERROR:
+                message = "the handler went on in a transaction that had failed"
+                move = self._decide(claim, Crashed(code="COMMIT_FAILED", message=message), backoff)
+            if move.verb not in KEPT:
+                raise psycopg.Rollback(kept)  # also of what it made of its role
+            if telling.finishing.confined:
+                await telling.finishing.unconfine()
+        return move
+
+    async def _run(self, handler: Handler, telling: Telling) -> Ending:
+        began = time.monotonic()
         try:
-            async with conn.transaction() as kept:
-                ending = await execute(
-                    handler, claim, Context(self.store, claim, self.database, finishing), self.places
-                )
-                if finishing.confined:
-                    await finishing.unconfine()
-                if not isinstance(ending, Done):
-                    raise psycopg.Rollback(kept)
-        except psycopg.errors.ProgrammingError as error:  # the handler left a transaction of its own open
-            ending = Crashed(code="COMMIT_FAILED", message=str(error))
+            return await execute(handler, telling.claim, telling.context, self.places)
+        except ClaimLost as lost:  # it cannot be: the row is locked
+            return crash_of(lost)
         finally:
-            self.tally.ran(self.ledger.name, claim.kind, time.monotonic() - began)
-        assert ending is not None
+            self.tally.ran(self.ledger.name, telling.claim.kind, time.monotonic() - began)
+
+    def _decide(self, claim: Claimed, ending: Ending, backoff: Backoff | None) -> Move:
         if isinstance(ending, Crashed):
-            told = {"trace": ending.trace}
-            log.warning("%s %s: %s", self.ledger.name, claim.id, ending.message, extra=told)
+            said = absorb(ending.message, MESSAGE_LENGTH)  # a log takes no more than a column does
+            trace = ending.trace and absorb(ending.trace)
+            log.warning("%s %s: %s", self.ledger.name, claim.id, said, extra={"trace": trace})
         try:
             return decide(self.ledger, claim, ending, backoff)
         except Exception as error:  # an answer that nobody can make sense of is a bad run

@@ -79,7 +79,9 @@ def _held(facts: Facts) -> Explanation | None:
             _given_back(facts, worker) if facts.living else f"no worker is alive to give it back: {START_ONE}"
         )
         return _told("HELD_BY_LOST", f"{why}; {rest}", facts, worker=holder, since=facts.since)
-    assert worker is not None
+    if worker is None:
+        sentence = f"{holder}, which is none of our workers, holds it, and its lease is not over"
+        return _told("HELD", sentence, facts, worker=holder, since=facts.since)
     held = (
         f"{holder} has held it for {age(_since(facts, facts.since))}" if facts.since else f"{holder} holds it"
     )
@@ -94,12 +96,15 @@ def _lost(facts: Facts, worker: Present | None) -> str | None:
     lease = facts.ledger.lease
     if facts.holder is None:
         return f"it stands as {facts.row.state} and names no worker"
+    renewed = moment(facts.ledger, facts.row.columns.get(lease.column)) if lease else None
+    alive = lease is not None and renewed is not None and _since(facts, renewed) <= lease.seconds
+    if alive and not facts.ledger.lifecycle.of("lose"):  # then the lease alone counts
+        return None
     if worker is None:
         return f"its worker {facts.holder} is gone"
     if worker.silent > facts.settings.worker_timeout:
         return f"its worker {facts.holder} has been silent for {age(worker.silent)}"
-    renewed = moment(facts.ledger, facts.row.columns.get(lease.column)) if lease else None
-    if lease and (renewed is None or _since(facts, renewed) > lease.seconds):
+    if lease and not alive:
         return f"the lease of {facts.holder} was not renewed for more than {age(lease.seconds)}"
     return None
 
@@ -227,7 +232,9 @@ def _laneless(facts: Facts) -> Explanation | None:
     if facts.ahead is not None:
         return None
     name = facts.ledger.name
-    passed = [lane for lane in facts.ledger.lanes if lane.why and facts.row.state in lane.states]
+    all_states = facts.ledger.lifecycle.claimable
+    leading = (lane for lane in facts.ledger.lanes if facts.row.state in (lane.states or all_states))
+    passed = [lane for lane in leading if lane.why]
     if passed:
         return _told("PASSED_OVER", f"it is passed over {passed[0].why}", facts)
     sentence = f"no lane of {name} leads to it, although it is {facts.row.state}: see `holdfast doctor`"

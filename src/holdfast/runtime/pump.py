@@ -44,6 +44,7 @@ LOSSES = (
     DatabaseUnavailable,
     DatabaseAuthError,
 )
+AWAY = (psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable)
 REFUSALS = (psycopg.Error, TypeError, ValueError)  # of a move that has something no column can take
 UNWRITABLE = "UNWRITABLE"
 NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
@@ -177,11 +178,17 @@ class Pump:
             if not self.running and not self.moves and not self.blocked:
                 self.idle.set()
             try:
-                async with asyncio.timeout(self.poll):
+                async with asyncio.timeout(self._until_next()):
                     await self._wake.wait()
             except TimeoutError:
                 pass
         await asyncio.sleep(0)  # handlers that are about to end may do so, and join this turn
+
+    def _until_next(self) -> float:
+        """Seconds to the next turn: rows in hand are looked after in time, however seldom we poll."""
+        if not self.running:
+            return self.poll
+        return max(0.0, min(self.poll, self._looked + self._look_every() - time.monotonic()))
 
     def _free(self) -> int:
         if not self.claiming:
@@ -336,11 +343,15 @@ class Pump:
         runs = list(self.running.values())
         held = await self.store.heartbeat(conn, [run.claim for run in runs]) if runs else frozenset[Any]()
         for run in runs:
-            if run.claim.id not in held and self.running.get(run.claim.id) is run:
+            if run.claim.id not in held and self._stands(run):
                 fate = await self._fate(conn, run.claim)
-                if self.running.get(run.claim.id) is run:
-                    log.info("%s %s: called off: %s", self.ledger.name, run.claim.id, fate)
+                if self._stands(run):
+                    log.info("%s %s: not ours any more: %s", self.ledger.name, run.claim.id, fate)
                     self._drop(run)
+
+    def _stands(self, run: Run) -> bool:
+        """Whether a handler is at work. One whose end is being written may have given its row up itself."""
+        return self.running.get(run.claim.id) is run and not run.context.ending
 
     async def _fate(self, conn: Connection, claim: Claimed) -> str:
         """What became of a row that was ours."""
@@ -348,6 +359,10 @@ class Pump:
             row = await self.store.get(conn, claim.id)
         except NotFound:
             return "gone"
+        except LOSSES:
+            raise
+        except psycopg.Error as error:  # for the log alone: it holds nobody up
+            return f"unknown ({error})"
         if row.state in self.ledger.ends:
             return row.state
         held = row.state in self.ledger.lifecycle.held and row.owner != claim.owner
@@ -451,6 +466,7 @@ class Pump:
         if getattr(finishing.conn, "_num_transactions", 1) > 1:  # the finish would go with it
             message = "the handler left a transaction of its own open"
             return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
+        finishing.ending = True
         try:
             conn = await finishing.open(confined=bool(finishing.confined))
             await finishing.unconfine()
@@ -462,7 +478,8 @@ class Pump:
         except ClaimLost:
             raise
         except (psycopg.Error, HoldfastError) as error:
-            if isinstance(error, LOSSES) and not self.ledger.lifecycle.of("retry"):
+            lifecycle = self.ledger.lifecycle
+            if isinstance(error, AWAY) and lifecycle.of("release") and not lifecycle.of("retry"):
                 # The database is away, and the row has one run: given back, unless it was written after all.
                 log.warning("%s %s: the finish is unheard (%s)", self.ledger.name, move.claim.id, error)
                 return self._decide(handler, move.claim, Snooze(seconds=0))

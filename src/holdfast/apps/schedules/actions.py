@@ -53,6 +53,12 @@ async def add(site: Site, caller: Caller, user_id: int | None, pictures: Sequenc
     own = user_of(caller)
     if own is not None and user_id not in (None, own):
         raise NotAllowed(message=f"user_id: {user_id} is not yours")
+    for picture in (
+        pictures if own is not None else ()
+    ):  # a key says whose picture it is, and is easily guessed
+        if str(own) not in picture.r2_key.split("/"):
+            told = f"{picture.r2_key!r} is not yours: a key of yours has {own} as a part of its path"
+            raise NotAllowed(message=told)
     whose = user_id if own is None else own
     if whose is None:
         raise InvalidInput(field="user_id", message="is missing: say whose schedule it is")

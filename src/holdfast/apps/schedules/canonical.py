@@ -16,6 +16,7 @@ from typing import cast
 from holdfast.apps.schedules.values import Entry, Json, Payload, Refusal
 
 MOST_ENTRIES = 200  # of one day: pairing old with new takes the square of it
+MOST_TEXT = 500  # characters of a title, a location or an address
 MOST_QUOTED = 40  # characters of a wrong value that an error repeats
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(r"([0-9]{1,2})[:. ]([0-9]{1,2})")
@@ -84,10 +85,13 @@ def collapsed(text: str) -> str:
     >>> collapsed(" Marie\\t Sj\\x00o\\u0308berg ")
     'Marie Sjöberg'
     """
-    kept = (
-        " " if sign.isspace() else "" if unicodedata.category(sign) in ("Cc", "Cs") else sign for sign in text
-    )
-    return unicodedata.normalize("NFC", " ".join("".join(kept).split()))
+    if not text.isprintable():  # most are, and then every sign stays
+        kept = (
+            " " if sign.isspace() else "" if unicodedata.category(sign) in ("Cc", "Cs") else sign
+            for sign in text
+        )
+        text = "".join(kept)
+    return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
 def title_case(text: str) -> str:
@@ -137,7 +141,7 @@ def _entry(number: int, line: Json) -> Entry:
     if address is not None and not isinstance(address, str):
         raise _refusal("field_blank", f"the address of entry {number} is {_shown(address)}, not a text")
     if address and not _blank(text := collapsed(address)):
-        entry["address"] = _place(text)
+        entry["address"] = _place(_short(number, "address", text))
     return entry
 
 
@@ -156,6 +160,14 @@ def _text(number: int, field: str, line: dict[str, Json]) -> str:
     if _blank(text):
         what = "blank" if isinstance(value, str) else f"{_shown(value)}, not a text"
         raise _refusal("field_blank", f"the {field} of entry {number} is {what}")
+    return _short(number, field, text)
+
+
+def _short(number: int, field: str, text: str) -> str:
+    if len(text) > MOST_TEXT:
+        raise _refusal(
+            "field_too_long", f"the {field} of entry {number} has more than {MOST_TEXT} characters"
+        )
     return text
 
 

@@ -13,7 +13,7 @@ from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
-from psycopg.errors import InsufficientPrivilege, SerializationFailure
+from psycopg.errors import DeadlockDetected, InsufficientPrivilege, SerializationFailure
 
 from holdfast.apps.schedules import cursors, looks
 from holdfast.apps.schedules import days_queries as queries
@@ -201,7 +201,7 @@ async def erase(conn: Connection, user_id: int) -> dict[str, int]:
                 cursor = await conn.execute(queries.ERASE, {"user_id": whose})
                 ((counts,),) = await cursor.fetchall()
                 return dict(counts)
-        except SerializationFailure:
+        except (SerializationFailure, DeadlockDetected):
             continue
         except InsufficientPrivilege:
             raise NotAllowed(message="only the owner of schedule_ingest.erase(user) may erase") from None

@@ -19,7 +19,8 @@ from holdfast.engine.values import Item
 from holdfast.errors import Conflict, InvalidInput, NotFound
 
 Connection = AsyncConnection[Any]
-KEY_LENGTH = 1024  # characters, as much as object stores take
+SEQUENCE, TRIES = "uq_capture_image_session_sequence", 5
+KEY_LENGTH = 1024  # bytes, as much as object stores take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ async def _attach(conn: Connection, session: UUID, pictures: Sequence[Picture]) 
     for picture in pictures:
         row = {"session": session, "key": picture.r2_key, "message": picture.telegram_message_id}
         try:
-            await conn.execute(queries.IMAGE, row)
+            await _attach_one(conn, row)
         except UniqueViolation as error:
             message = error.diag.constraint_name == "uq_capture_image_message"
             what = f"message {picture.telegram_message_id}" if message else f"r2_key {picture.r2_key!r}"
@@ -73,11 +74,23 @@ async def _attach(conn: Connection, session: UUID, pictures: Sequence[Picture]) 
             raise
 
 
+async def _attach_one(conn: Connection, row: dict[str, Any]) -> None:
+    """The next picture of a session; another service may take the same number at the same time."""
+    for number in range(TRIES):
+        try:
+            async with conn.transaction():
+                await conn.execute(queries.IMAGE, row)
+                return
+        except UniqueViolation as error:
+            if error.diag.constraint_name != SEQUENCE or number == TRIES - 1:
+                raise
+
+
 def _check(where: str, picture: Picture) -> None:
     key = picture.r2_key
-    if not key.strip() or len(key) > KEY_LENGTH:
-        message = f"must be the picture's key in the object store, of 1 to {KEY_LENGTH} characters"
-        raise InvalidInput(field=f"{where}.r2_key", message=message)
     intake.clean_text(f"{where}.r2_key", key)
+    if not key.strip() or not key.isprintable() or len(key.encode()) > KEY_LENGTH:
+        message = f"must be the picture's key in the object store, of 1 to {KEY_LENGTH} bytes, on one line"
+        raise InvalidInput(field=f"{where}.r2_key", message=message)
     if picture.telegram_message_id is not None:
         intake.typed(f"{where}.telegram_message_id", "bigint", picture.telegram_message_id)

@@ -40,7 +40,9 @@ def sessions(settings: ScheduleSettings, *, alone: bool = True, hasty: bool = Fa
     quiet = SQL(queries.QUIET).format(
         alone=SQL("t.created_at") if alone else SQL("null::timestamptz"), seconds=float(idle)
     )
-    in_order = SQL(queries.IN_ORDER).format(lease=float(lease))
+    in_order = SQL(queries.IN_ORDER).format(
+        lease=float(lease), ready=SQL("true") if alone else SQL(queries.SHOWN)
+    )
     ready = [*([] if hasty else [quiet]), *([in_order] if settings.schedules_user_order else [])]
     stale = SQL(queries.STALE).format(lease=float(lease), lost=lost, most=settings.schedules_max_lost)
     waits = f"until no picture has come for {idle} s" if not hasty else "while"
@@ -74,7 +76,13 @@ def sessions(settings: ScheduleSettings, *, alone: bool = True, hasty: bool = Fa
                 where=SQL(" and ").join(ready) if ready else None,
                 why=waits + order,
             ),
-            Lane("stale", states=("processing",), order=("created_at", "id"), turn=1, where=stale),
+            Lane(
+                "stale",
+                states=("processing",),
+                order=("created_at", "id"),
+                turn=1,
+                where=SQL(" and ").join([stale, *([in_order] if settings.schedules_user_order else [])]),
+            ),
         ),
         owner="locked_by",
         lease=RowLease("locked_at", seconds=lease, every=settings.schedules_heartbeat_seconds),

@@ -5,10 +5,10 @@ Reading takes long and holds no lock. The transaction at the end is short, and a
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import psycopg
@@ -19,13 +19,17 @@ from holdfast.apps.schedules.canonical import canonical
 from holdfast.apps.schedules.facts import Facts
 from holdfast.apps.schedules.observe import Observation, observe
 from holdfast.apps.schedules.story import tell
-from holdfast.apps.schedules.values import Extractor, Image, Payload, Refusal, Session
+from holdfast.apps.schedules.values import Extractor, Image, Payload, Refusal, Session, Stage
 from holdfast.db.database import Database
 from holdfast.db.schedule_settings import ScheduleSettings
 from holdfast.engine.outcomes import Done, Fail, Outcome, Snooze
 from holdfast.engine.store import Store
 from holdfast.errors import ClaimLost, DatabaseUnavailable
 from holdfast.runtime.context import Context
+from holdfast.runtime.processes import crash_of
+
+PASSING = ("08", "40", "55P03", "57P")  # of SQLSTATE: connections, conflicts, locks, a server that goes down
+LONGEST_RUN = 600.0  # seconds: a session that is read for longer is stopped, and fails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,25 +45,36 @@ class Pipeline:
 async def process(pipeline: Pipeline, database: Database, ctx: Context) -> Outcome:
     """The handler of a capture session."""
     try:
-        session, images = await _load(database, ctx)
-        tell("session.finalized", session=session.id, user=session.user_id, attempt=ctx.attempt)
-        tell("session.images_loaded", session=session.id, user=session.user_id, images=len(images))
-        payload = canonical(await _extract(pipeline.extractor, session, images))
-        conn = await ctx.transaction(confined=False)
-        seen = await observe(
-            conn, pipeline.outbox, pipeline.settings, session, images, payload, owner=ctx.job.owner
-        )
-        ctx.when_committed(lambda: pipeline.facts.ended(seen.word, seen.events))
-        return _answer(ctx, session, payload, seen)
+        async with asyncio.timeout(LONGEST_RUN):
+            return await _process(pipeline, database, ctx)
     except Refusal as refusal:
-        pipeline.facts.ended("failed")
-        return _fail(ctx, refusal)
+        return _fail(pipeline, ctx, refusal)
     except (psycopg.Error, DatabaseUnavailable) as error:
         if not _passes(error):
-            pipeline.facts.ended("failed")
-            return _fail(ctx, Refusal("db_error", f"{type(error).__name__}: {error}", "db"))
+            return _fail(pipeline, ctx, Refusal("db_error", f"{type(error).__name__}: {error}", "db"))
         _log(ctx, "session.released", level=logging.WARNING, reason=f"{type(error).__name__}: {error}")
         return Snooze(seconds=0)
+    except TimeoutError:
+        told = f"it was read for longer than {LONGEST_RUN:g} s"
+        return _fail(pipeline, ctx, Refusal("timed_out", told, "lifecycle"))
+    except ClaimLost:
+        raise
+    except Exception as error:  # a mistake of ours: told like any other failure, and the others go on
+        return _fail(pipeline, ctx, _wrapped("internal_error", error, "diff"))
+
+
+async def _process(pipeline: Pipeline, database: Database, ctx: Context) -> Outcome:
+    """Reads, and writes what was read."""
+    session, images = await _load(database, ctx)
+    tell("session.finalized", session=session.id, user=session.user_id, attempt=ctx.attempt)
+    tell("session.images_loaded", session=session.id, user=session.user_id, images=len(images))
+    payload = canonical(await _extract(pipeline.extractor, session, images))
+    conn = await ctx.transaction(confined=False)
+    seen = await observe(
+        conn, pipeline.outbox, pipeline.settings, session, images, payload, owner=ctx.job.owner
+    )
+    ctx.when_committed(lambda: pipeline.facts.ended(seen.word, seen.events))
+    return _answer(ctx, session, payload, seen)
 
 
 async def _load(database: Database, ctx: Context) -> tuple[Session, list[Image]]:
@@ -68,10 +83,10 @@ async def _load(database: Database, ctx: Context) -> tuple[Session, list[Image]]
         rows = await cursor.fetchall()
     if not rows:
         raise _lost(ctx)
-    sessions = [
-        Session(id=ctx.job.id, user_id=row.pop("user_id"), created_at=row.pop("came")) for row in rows
-    ]
-    return sessions[0], [Image(**row) for row in rows if row["id"] is not None]
+    session = Session(id=ctx.job.id, user_id=rows[0]["user_id"], created_at=rows[0]["came"])
+    names = [field.name for field in fields(Image)]
+    images = [Image(**{name: row[name] for name in names}) for row in rows if row["id"] is not None]
+    return session, images
 
 
 async def _extract(extractor: Extractor, session: Session, images: Sequence[Image]) -> Any:
@@ -80,10 +95,15 @@ async def _extract(extractor: Extractor, session: Session, images: Sequence[Imag
         return await extractor.extract(session, images)
     except Refusal:
         raise
-    except Exception as error:
-        refusal = Refusal("extractor_error", f"{type(error).__name__}: {error}")
-        refusal.trace = "".join(traceback.format_exception(error))
-        raise refusal from error
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        raise _wrapped("extractor_error", error, "ocr") from error
+
+
+def _wrapped(code: str, error: BaseException, stage: Stage) -> Refusal:
+    crash = crash_of(error)
+    refusal = Refusal(code, crash.message, stage)
+    refusal.trace = crash.trace
+    return refusal
 
 
 def _answer(ctx: Context, session: Session, payload: Payload, seen: Observation) -> Outcome:
@@ -116,7 +136,8 @@ def _answer(ctx: Context, session: Session, payload: Payload, seen: Observation)
             return Done(seen.word)
 
 
-def _fail(ctx: Context, refusal: Refusal) -> Fail:
+def _fail(pipeline: Pipeline, ctx: Context, refusal: Refusal) -> Fail:
+    pipeline.facts.ended("failed")
     told = {"error__type": refusal.code, "error__message": refusal.sentence, "error__stage": refusal.stage}
     _log(ctx, "session.failed", level=logging.ERROR, **told, trace=refusal.trace)
     return Fail(reason=refusal.sentence, code=refusal.code, trace=refusal.trace)
@@ -131,6 +152,9 @@ def _lost(ctx: Context) -> ClaimLost:
 
 
 def _passes(error: psycopg.Error | DatabaseUnavailable) -> bool:
-    """Whether the database was only away or busy. A statement that took too long would do so again."""
-    lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | DatabaseUnavailable)
-    return lost and not isinstance(error, psycopg.errors.QueryCanceled)
+    """Whether the database was away, or another stood in the way. What else it refuses it would again."""
+    if isinstance(error, psycopg.InterfaceError | DatabaseUnavailable):
+        return True
+    state = error.sqlstate or ""
+    lost = isinstance(error, psycopg.OperationalError)
+    return lost and (not state or state.startswith(PASSING))

@@ -4,7 +4,9 @@ from typing import LiteralString
 
 # A session and its pictures in their order; one line without a picture, if it has none.
 SESSION: LiteralString = """\
-select s.user_id, s.created_at as came, i.id, i.sequence, i.r2_key, i.telegram_message_id, i.created_at
+select s.user_id, greatest(least(s.created_at, '9999-12-31Z'), '0001-01-02Z') as came,
+    i.id, i.sequence, i.r2_key, i.telegram_message_id,
+    greatest(least(i.created_at, '9999-12-31Z'), '0001-01-02Z') as created_at
 from schedule_ingest.capture_session as s
 left join schedule_ingest.capture_image as i on i.session_id = s.id
 where s.id = %(session)s
@@ -23,11 +25,15 @@ for update
 """
 
 # The pictures that the session has now, the day as it is known, the time of this observation, and whether the
-# session comes too late for it: it was tried before, and is older than the one behind the snapshot.
+# session comes too late for it: it was tried before, and is older than the one behind the snapshot. A clock
+# may go back a little; a time that is days ahead is nobody's clock.
 DAY: LiteralString = """\
 select array(select i.id from schedule_ingest.capture_image as i where i.session_id = s.id) as images,
     n.snapshot_payload as snapshot, d.current_version as version, v.payload_hash as hash,
-    greatest(clock_timestamp(), n.updated_at + interval '1 microsecond') as now,
+    case
+        when n.updated_at > clock_timestamp() + interval '1 day' then clock_timestamp()
+        else greatest(clock_timestamp(), n.updated_at + interval '1 microsecond')
+    end as now,
     coalesce(source.created_at > s.created_at, false) and exists (
         select from schedule_ingest.capture_attempt as a
         where a.session_id = s.id and a.ended_at is not null and a.outcome <> 'released'

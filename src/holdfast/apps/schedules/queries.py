@@ -18,11 +18,17 @@ IN_ORDER: LiteralString = """not exists (
             select from schedule_ingest.capture_session as older
             where older.user_id = t.user_id and (older.created_at, older.id) < (t.created_at, t.id)
                 and (
-                    older.state = 'pending'
+                    older.state = 'pending' and {ready}
                     or older.state = 'processing'
                         and older.locked_at >= (select now from clock) - make_interval(secs => {lease})
                 )
+            offset 0
         )"""
+
+# It has a picture to be read, without which it is never ready.
+SHOWN: LiteralString = """exists (
+                        select from schedule_ingest.capture_image as i where i.session_id = older.id
+                    )"""
 
 # Its lease is over, and not too many workers were lost with it.
 STALE: LiteralString = """(
@@ -36,18 +42,26 @@ LOST: LiteralString = """select count(*) from schedule_ingest.capture_attempt as
                 where e.session_id = t.id and e.outcome not in ('lost', 'released')
             ), 0)"""
 
+# One that another service held, and lost, was tried as well.
 CLAIMED: LiteralString = """lost as (
     update schedule_ingest.capture_attempt as a
     set ended_at = m.now, outcome = 'lost'
     from moved as t join picked as m on m.key = t.id
     where a.session_id = t.id and a.ended_at is null
 ),
-begun as (
-    insert into schedule_ingest.capture_attempt (session_id, attempt, worker, claimed_at)
-    select t.id, coalesce((
+known as materialized (
+    select t.id, m.now, coalesce((
         select max(a.attempt) from schedule_ingest.capture_attempt as a where a.session_id = t.id
-    ), 0) + 1, %(worker)s, m.now
+    ), 0) as last, m.prev = 'processing' and not exists (
+        select from schedule_ingest.capture_attempt as a where a.session_id = t.id and a.ended_at is null
+    ) as theirs
     from moved as t join picked as m on m.key = t.id
+),
+begun as (
+    insert into schedule_ingest.capture_attempt (session_id, attempt, worker, claimed_at, ended_at, outcome)
+    select k.id, k.last + 1, '-', k.now, k.now, 'lost' from known as k where k.theirs
+    union all
+    select k.id, k.last + 1 + k.theirs::int, %(worker)s, k.now, null, null from known as k
 )"""
 
 FINISHED: LiteralString = """ended as (

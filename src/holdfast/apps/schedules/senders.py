@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -21,6 +22,7 @@ from holdfast.db.settings import Settings
 from holdfast.engine.outcomes import Done, Fail, Retry
 from holdfast.errors import MissingExtra, SettingsError
 
+LOCK_PATIENCE = 1.0  # seconds
 LEAST_WAIT, LONGEST_WAIT = 1.0, 3600.0  # seconds: a receiver's wish to wait is obeyed within these
 LONGEST_REASON = 1000  # characters
 
@@ -104,11 +106,24 @@ class FileSender:
             ) from None
 
 
+def _lock(file: int) -> None:
+    """Waits a little for whoever else writes; a thread that waited for ever would be missed elsewhere."""
+    until = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise OSError(None, "somebody else keeps it locked") from None
+            time.sleep(0.01)
+
+
 def _append(path: Path, line: bytes) -> None:
     """Appends a whole line or nothing. A half one, left behind by a power cut, is ended first."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _lock(file)
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
             raise Permanent(f"{path} is no regular file")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -40,7 +41,7 @@ class Address(NamedTuple):
 
 def shifts(payload: Payload, company_words: Sequence[str] = COMPANY_WORDS) -> tuple[Shift, ...]:
     """What the entries of a canonical day mean, in the order of `sort_key`."""
-    words = _folded_words(company_words)
+    words = _folded_words(tuple(company_words))
     return tuple(sorted((_shift(entry, words) for entry in payload["entries"]), key=sort_key))
 
 
@@ -103,7 +104,7 @@ def customer_fingerprint(title: str, company_words: Sequence[str] = COMPANY_WORD
     >>> customer_fingerprint("Marie Sjöberg Städservice") == customer_fingerprint("Sjöberg M.")
     True
     """
-    return _customer(clean(title), _folded_words(company_words))
+    return _customer(clean(title), _folded_words(tuple(company_words)))
 
 
 def clean(text: str) -> str:
@@ -212,7 +213,8 @@ def _alike(part: str) -> str:
     return "".join(sign for sign in folded if sign.isalnum())
 
 
-def _folded_words(words: Iterable[str]) -> frozenset[str]:
+@lru_cache(maxsize=16)  # a program has one set of them, and asks for it with every day
+def _folded_words(words: tuple[str, ...]) -> frozenset[str]:
     return frozenset(part for word in words for part in clean(word).lower().split())
 
 

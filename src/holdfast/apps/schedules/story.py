@@ -22,6 +22,8 @@ def tell(
     **facts: Any,
 ) -> None:
     """Logs an event: for people as its name and facts, for collectors as fields."""
+    if not log.isEnabledFor(level):
+        return
     told: dict[str, Any] = {name.replace("__", "."): fact for name, fact in facts.items() if fact is not None}
     fields: dict[str, Any] = {
         "timestamp": datetime.now(UTC).isoformat(),

@@ -29,8 +29,8 @@ class Refusal(Exception):
 
     def __init__(self, code: str, sentence: str, stage: Stage = "ocr") -> None:
         super().__init__(f"{code}: {sentence}")
-        self.code = code
-        self.sentence = sentence
+        self.code = str(code)  # an extractor of somebody's own may give anything
+        self.sentence = str(sentence)
         self.stage: Stage = stage
         self.trace: str | None = None  # for the log alone
 

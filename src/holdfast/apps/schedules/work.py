@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from holdfast.apps.schedules.app import APP, SchedulesApp
 from holdfast.apps.schedules.extractors import chosen
 from holdfast.apps.schedules.facts import Facts
 from holdfast.apps.schedules.ledger import NOTICES, SESSIONS, sessions
-from holdfast.apps.schedules.process import Pipeline, process
+from holdfast.apps.schedules.process import LONGEST_RUN, Pipeline, process
 from holdfast.apps.schedules.story import Iterations
 from holdfast.apps.schedules.values import Notice, NoticeType
+from holdfast.db.settings import Settings
 from holdfast.engine.outcomes import Outcome
 from holdfast.engine.store import Store
 from holdfast.errors import DatabaseUnavailable
@@ -32,7 +34,9 @@ from holdfast.runtime.handlers import Handler, Handlers, describe
 from holdfast.runtime.share import Pace
 from holdfast.runtime.worker import Worker
 
-LONGEST_RUN = 600.0  # seconds: a session that is read for longer is stopped, and fails
+log = logging.getLogger("holdfast.schedules")
+
+MARGIN = 5.0  # seconds: a run ends itself when its time is over; this is for one that does not listen
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -69,7 +73,13 @@ def work(ground: Ground) -> Work:
         finally:
             iterations.ended()
 
-    handlers = [describe(processes, SESSIONS, place="loop", ledger=SESSIONS, timeout=LONGEST_RUN)]
+    handlers: list[Handler] = []
+    if _reads_the_sample(settings, app) and settings.profile == "prod":
+        log.info("capture sessions are left alone: HOLDFAST_SCHEDULES_EXTRACTOR says how they are read")
+    else:
+        handlers.append(
+            describe(processes, SESSIONS, place="loop", ledger=SESSIONS, timeout=LONGEST_RUN + MARGIN)
+        )
     if sender := senders.make(settings, app.sender):
         handlers.append(_delivery(ground, sender))
     return Work(
@@ -90,6 +100,12 @@ def work(ground: Ground) -> Work:
             ),
         },
     )
+
+
+def _reads_the_sample(settings: Settings, app: SchedulesApp) -> bool:
+    """Whether every session would be read as the day that ships with Holdfast: a show, and no record."""
+    own = settings.schedules_extractor in app.own
+    return settings.schedules_extractor != "ocr" and not own and settings.schedules_fixture_path is None
 
 
 def _delivery(ground: Ground, sender: senders.Sender) -> Handler:
