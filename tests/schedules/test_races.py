@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,63 @@ async def test_two_sessions_of_different_days_do_not_wait_for_each_other(
         await done(here, held)
         worker.stop()
         await running
+
+
+@pytest.mark.parametrize("patience", [0.2, 30.0], ids=["a statement's limit", "a lock's limit"])
+async def test_a_session_whose_day_stays_locked_is_given_back_and_does_not_fail(
+    settings: Settings, conn: Connection, patience: float
+) -> None:
+    """S-18, S-30: whoever holds the lock may stand still for long; that is no fault of the session."""
+    async with stage(replace(settings, db_statement_timeout_seconds=patience)) as here:
+        session = await here.capture(read=day(entry()))
+        worker = here.worker(concurrency=1)
+        async with conn.transaction():
+            await conn.execute("select pg_advisory_xact_lock(%s)", (lock_key(USER, DATE),))
+            running = asyncio.create_task(worker.run())
+            given_back = "select true from schedule_ingest.capture_attempt where outcome = 'released'"
+            await until(conn, given_back)
+        await done(here, session)
+        worker.stop()
+        await running
+        assert set((await here.outcomes(session))[:-1]) == {"released"}
+        assert len(await here.versions()) == 1
+
+
+async def test_a_process_that_stands_still_in_its_last_transaction_loses_it_and_others_go_on(
+    settings: Settings, conn: Connection, tmp_path: Path
+) -> None:
+    """S-14, S-30: the server ends its silence, long before its lease is over; thawed, it begins anew."""
+    await conn.execute(
+        GATE.format(table="day_snapshot", verb="insert", when="new.user_id = 1")  # type: ignore[arg-type]
+    )
+    (tmp_path / "day.json").write_text(json.dumps(day(entry())))
+    async with stage(settings) as here:
+        await conn.execute("select pg_advisory_lock(7)")
+        held = await here.capture(1)
+        assert settings.database_url
+        how: dict[str, Any] = {"fixture_path": tmp_path / "day.json", "lease_timeout_seconds": 300}
+        with loop(settings.database_url, tmp_path, "frozen", **how) as frozen:
+            await until(
+                conn,
+                "select count(*) > 0 from pg_locks where locktype = 'advisory' and objid = 7 and not granted",
+            )
+            frozen.freeze()
+            await conn.execute("select pg_advisory_unlock(7)")
+            waits = "select count(*) = 1 from pg_stat_activity where state = 'idle in transaction'"
+            await until(conn, waits)
+            try:
+                with loop(settings.database_url, tmp_path, "other", **how) as other:
+                    behind = await here.capture(1)
+                    await done(here, behind)
+                    assert other.stop() == 0
+            finally:
+                frozen.thaw()
+            await done(here, held)
+            assert frozen.stop() == 0
+        *before, last = await here.outcomes(held)
+        assert set(before) == {"released"}  # once, or again where it was thought dead as well
+        assert last == "unchanged"
+        assert (await here.outcomes(behind))[-1] == "done"
 
 
 async def test_an_image_added_while_processing_is_not_lost(settings: Settings) -> None:

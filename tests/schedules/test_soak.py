@@ -57,6 +57,7 @@ HELD = "select id from schedule_ingest.capture_session where state = 'processing
 # What it holds and has not locked: a process that is frozen in the last transaction of a session keeps it.
 FREE = f"{HELD} for update skip locked"
 ENDED = "select count(*) from schedule_ingest.capture_session where state in ('done', 'failed')"
+OPEN = "select from schedule_ingest.capture_session where state in ('pending', 'processing')"
 WELL = ("done", "unchanged", "superseded")
 
 
@@ -95,13 +96,17 @@ class Soak:
         self.caught: dict[str, list[UUID]] = {}  # by process: what it held when it was frozen or killed
         self.killed = 0
         self.late = 0  # pictures that came while their session was open
+        self.coming = list(town.captures.values())
         self.theirs: list[str] = []  # what the other service has sent
         self.over = False
 
     # -- what comes in -------------------------------------------------------------------------------
 
-    async def feed(self, captures: Sequence[Capture]) -> None:
-        """Sessions and their pictures as the other service adds them: in one transaction, without a bell."""
+    async def feed(self, count: int) -> None:
+        """The next sessions and their pictures, as the other service adds them: in one transaction, without
+        a bell.
+        """
+        captures, self.coming = self.coming[:count], self.coming[count:]
         async with self.conn.transaction():
             ids = [capture.id for capture in captures]
             await self.conn.execute(ADD, (ids, [capture.user for capture in captures]))
@@ -152,7 +157,11 @@ class Soak:
         deadline = time.monotonic() + PATIENCE
         while True:
             assert time.monotonic() < deadline, "it was never to be caught at work"
-            await until(self.conn, f"select exists ({HELD})", mine(process))
+            at_work = f"select exists ({HELD})"
+            await until(self.conn, f"{at_work} or not exists ({OPEN})", mine(process))
+            if not await one(self.conn, at_work, mine(process)):  # the others were quicker
+                await self.feed(5)
+                continue
             process.freeze()
             await asyncio.to_thread(stopped, process)
             await asyncio.sleep(0.1)  # the server may still be doing what it was asked to
@@ -278,13 +287,14 @@ async def run(soak: Soak, first: Loop, second: Loop, start: Callable[[str], Loop
     """Three portions: one in peace, one while a process is frozen, one while the other is killed."""
     captures = list(soak.town.captures.values())
     third = len(captures) // 3
-    await soak.feed(captures[:third])
+    await soak.feed(third)
     await soak.reached(third // 2)
-    await soak.feed(captures[third : 2 * third])
+    await soak.feed(third)
     await soak.freeze(first)
     await soak.reached(third)
-    await soak.feed(captures[2 * third :])
+    await soak.feed(third // 2)
     await soak.kill(second)
+    await soak.feed(len(soak.coming))
     start("third")
     within = PATIENCE + len(captures) / 5
     await until(soak.conn, ALL_ENDED, [one.id for one in captures if one.bad][::2], within=within, every=0.05)

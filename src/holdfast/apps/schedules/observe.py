@@ -13,6 +13,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from psycopg import AsyncConnection
+from psycopg.errors import LockNotAvailable, QueryCanceled
 from psycopg.rows import class_row, dict_row
 from psycopg.types.json import Jsonb
 
@@ -69,7 +70,7 @@ async def observe(
     """Writes what this session saw of its day; `owner` is who holds it, `images` what was read of it."""
     day = day_of(payload)
     place: dict[str, Any] = {"user": session.user_id, "day": day, "session": session.id}
-    await conn.execute(queries.LOCK, {"key": lock_key(session.user_id, day)})
+    await _lock(conn, lock_key(session.user_id, day))
     if await (await conn.execute(queries.HOLD, place | {"owner": owner})).fetchone() is None:
         return Observation(word="lost")
     known = await _known(conn, place)
@@ -100,6 +101,14 @@ async def observe(
     return Observation(
         word="done" if changed else "unchanged", version=version, events=tuple(events), notices=tuple(told)
     )
+
+
+async def _lock(conn: Connection, key: int) -> None:
+    """Takes the lock of a day, or raises `LockNotAvailable`: also where a statement may not take so long."""
+    try:
+        await conn.execute(queries.LOCK, {"key": key})
+    except QueryCanceled as error:
+        raise LockNotAvailable(f"another session keeps the day locked ({error})") from None
 
 
 async def _add_version(

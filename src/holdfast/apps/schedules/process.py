@@ -28,7 +28,9 @@ from holdfast.errors import ClaimLost, DatabaseUnavailable
 from holdfast.runtime.context import Context
 from holdfast.runtime.processes import crash_of
 
-PASSING = ("08", "40", "55P03", "57P")  # of SQLSTATE: connections, conflicts, locks, a server that goes down
+# Of SQLSTATE: connections, a server that only reads for now, our own silence, conflicts, locks, a server that
+# goes down.
+PASSING = ("08", "25006", "25P03", "40", "55P03", "57P")
 LONGEST_RUN = 600.0  # seconds: a session that is read for longer is stopped, and fails
 
 
@@ -156,5 +158,5 @@ def _passes(error: psycopg.Error | DatabaseUnavailable) -> bool:
     if isinstance(error, psycopg.InterfaceError | DatabaseUnavailable):
         return True
     state = error.sqlstate or ""
-    lost = isinstance(error, psycopg.OperationalError)
+    lost = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
     return lost and (not state or state.startswith(PASSING))

@@ -13,8 +13,12 @@ where s.id = %(session)s
 order by i.sequence
 """
 
-# Writers of one day, one after the other. What is read in a later statement is younger than the lock.
-LOCK: LiteralString = "select pg_advisory_xact_lock(%(key)s)"
+# Writers of one day, one after the other. What is read in a later statement is younger than the lock. Who has
+# it may be standing still: so nobody waits for ever, and the server takes it from him who has been silent.
+LOCK: LiteralString = """\
+select set_config('lock_timeout', '5s', true), set_config('idle_in_transaction_session_timeout', '10s', true),
+    pg_advisory_xact_lock(%(key)s)
+"""
 
 # Also keeps pictures from coming in: their reference to the session needs a lock that this one excludes. One
 # that was on its way has come when we hold it, and only a later statement sees it.
