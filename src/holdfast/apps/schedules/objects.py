@@ -12,23 +12,18 @@ import logging
 import os
 import stat
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.apps.schedules.values import Refusal
-from holdfast.errors import MissingExtra, SettingsError
-
-if TYPE_CHECKING:
-    from obstore.store import S3Config, S3Store
+from holdfast.errors import SettingsError
+from holdfast.runtime.buckets import open_bucket
 
 log = logging.getLogger("holdfast.schedules")
 
 WAITS = (1.0, 4.0, 16.0)  # seconds before the second, third and fourth try
 LARGEST = 25 * 2**20  # bytes of a picture
-PATIENCE = timedelta(seconds=30)  # for one answer of a bucket
-OPTIONS = ("endpoint", "region", "anonymous")
 NAME = "HOLDFAST_SCHEDULES_OBJECT_STORE"
 
 
@@ -56,10 +51,7 @@ def open_store(url: str, waits: Sequence[float] = WAITS) -> Objects:
     plain = parts.netloc and "@" not in parts.netloc and ":" not in parts.netloc
     if parts.scheme != "s3" or not plain or parts.path not in ("", "/") or parts.fragment:
         raise _wrong("must be like file:///folder or s3://bucket?endpoint=https://host&region=auto")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := sorted(options.keys() - set(OPTIONS)):
-        raise _wrong(f"has {', '.join(unknown)}, and a bucket only knows {', '.join(OPTIONS)}")
-    return Bucket(parts.netloc, options, waits)
+    return Bucket(parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True)), waits)
 
 
 class Folder:
@@ -107,7 +99,7 @@ class Bucket:
 
     def __init__(self, name: str, options: dict[str, str], waits: Sequence[float] = WAITS) -> None:
         self.waits = waits
-        self._store = _opened(name, options)
+        self._store = open_bucket(name, options, what="a bucket of pictures", extra="schedules", wrong=_wrong)
 
     async def get(self, key: str) -> bytes:
         """The bytes of an object."""
@@ -130,36 +122,6 @@ class Bucket:
             raise _leaving(key) from None
         except (exceptions.BaseError, OSError) as error:
             raise Passing(type(error).__name__) from None
-
-
-def _opened(name: str, options: dict[str, str]) -> S3Store:
-    try:
-        from obstore import exceptions
-        from obstore.store import S3Store
-    except ImportError:
-        raise MissingExtra(what="a bucket of pictures", extra="schedules") from None
-    config: S3Config = {}
-    if endpoint := options.get("endpoint"):
-        target = urlsplit(endpoint)
-        if target.scheme not in ("http", "https") or not target.hostname or target.username:
-            raise _wrong("must have an endpoint like https://host, without a user")
-        # Both names, or a variable with the second one would take the place of what was set here.
-        config |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
-    if region := options.get("region"):
-        config["region"] = region
-    if (public := options.get("anonymous", "false")) not in ("true", "false"):
-        raise _wrong("must have true or false for anonymous")
-    if public == "true":
-        config["skip_signature"] = True
-    try:
-        return S3Store(
-            name,
-            config=config,
-            client_options={"allow_http": (endpoint or "").startswith("http:"), "timeout": PATIENCE},
-            retry_config={"max_retries": 0},  # how often and when is our business
-        )
-    except (exceptions.BaseError, ValueError):
-        raise _wrong("is refused by the library for buckets: look at the AWS variables, too") from None
 
 
 def checked(key: str) -> str:
