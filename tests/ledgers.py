@@ -22,6 +22,7 @@ from psycopg import AsyncConnection
 from psycopg.sql import SQL, Identifier
 
 from holdfast.apps.jobs.ledger import JOB
+from holdfast.apps.system.ledger import SYSTEM_JOBS
 from holdfast.apps.tasks.ledger import TASKS
 from holdfast.db import migrate
 from holdfast.engine.ledger import Ledger
@@ -339,6 +340,8 @@ class Sample:
 
     `runs`: how often a row that always fails is run at the default limit. `steps`: what each verb adds to
     the count of attempts, said of a row whose handler had begun. `hops`: the events of each (state, verb).
+    `kinds`: three that a row may have. `nothing`: what a row without a payload has. `planted`: states that only
+    others' SQL brings a row into.
     """
 
     ledger: Ledger
@@ -349,9 +352,18 @@ class Sample:
     kind: str | None = "demo"
     body: Any = field(default_factory=lambda: {"n": 1})
     tenant: Any = None
+    kinds: tuple[str, str, str] = ("a", "b", "c")
+    nothing: Any = None
+    planted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.ledger.name
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether a row whose worker is gone, or that has ended badly, can run again."""
+        ends = self.ledger.ends
+        return self.legal["lose"][1] not in ends and any(state in ends for state in self.legal["requeue"][0])
 
     def store(self) -> Store:
         return Store(self.ledger)
@@ -435,6 +447,9 @@ class Sample:
         """A new row in `state`, brought there by legal verbs only; answers with its key."""
         store = self.store()
         receipt = await store.enqueue(conn, self.item(**item), now=NOW)
+        if state in self.planted:
+            await self.update(conn, receipt.id, **{self.ledger.state: state})
+            return receipt.id
         for verb in self.way(state):
             match verb:
                 case "claim":
@@ -535,10 +550,37 @@ PERMITS_SAMPLE = Sample(
     ledger=PERMITS, legal=_legal(PERMITS), kind=None, body={"applicant": "Ana", "floors": 3}
 )
 
-SAMPLES = (TASKS_SAMPLE, JOB_SAMPLE, PARCELS_SAMPLE, ERRANDS_SAMPLE, SYNCS_SAMPLE, PERMITS_SAMPLE)
+SYSTEM_SAMPLE = Sample(
+    ledger=SYSTEM_JOBS,
+    legal={
+        "enqueue": ((), "queued"),
+        "claim": (("queued", "retrying"), "running"),
+        "finish": (("running",), "completed"),
+        "retry": (("running",), "retrying"),
+        "exhaust": (("running",), "failed"),
+        "reject": (("running",), "failed"),
+        "snooze": (("running",), "queued"),
+        "release": (("running",), "queued"),
+        "lose": (("running",), "failed"),
+        "cancel": (("new", "queued", "running", "retrying"), "cancelled"),
+        "requeue": (("new",), "queued"),
+    },
+    runs=4,
+    steps={"retry": 1},
+    kind="flush",
+    kinds=("compact", "backup", "restore"),
+    nothing={},
+    planted=("new",),
+)
+
+SAMPLES = (
+    *(TASKS_SAMPLE, JOB_SAMPLE, PARCELS_SAMPLE, ERRANDS_SAMPLE, SYNCS_SAMPLE, PERMITS_SAMPLE),
+    SYSTEM_SAMPLE,
+)
 DDL = (PARCELS_DDL, ERRANDS_DDL, SYNCS_DDL, PERMITS_DDL)
 TABLES = (
     *("tasks", "job", "workers", "parcels", "town.errand_event", "town.errand", "syncs", "office.permit"),
+    "system.jobs",
     *("holdfast_pause", "holdfast_pulse", "holdfast_session", "holdfast_token", "holdfast_audit"),
 )
 

@@ -176,11 +176,52 @@ class NotAllowed(HoldfastError):
 
 
 class MissingExtra(HoldfastError):
-    """{what} needs the extra {extra!r}: pip install 'holdfast[{extra}]'"""
+    """{what} needs {remedy}
+
+    Something is not installed, or not granted; `remedy` says what would help.
+    """
 
     code = "MISSING_EXTRA"
-    status = 501
+    status = 503
     exit_code = 2
+
+    def __init__(self, *, what: str, extra: str | None = None, remedy: str | None = None) -> None:
+        remedy = remedy or f"the extra {extra!r}: pip install 'holdfast[{extra}]'"
+        super().__init__(what=what, extra=extra, remedy=remedy)
+
+
+class TargetExists(HoldfastError):
+    """{message}
+
+    What would be written is there already, and is not overwritten by accident.
+    """
+
+    code = "TARGET_EXISTS"
+    status = 409
+    exit_code = 5
+
+
+class InvalidBackup(HoldfastError):
+    """{message}
+
+    There is no backup, or it is not what it was when it was made: nothing of it is used.
+    """
+
+    code = "INVALID_BACKUP"
+    status = 400
+    exit_code = 2
+
+
+class SyntaxRefused(HoldfastError):
+    """{message} (at position {position})
+
+    A statement that the console does not know; `position` counts characters from 1.
+    """
+
+    code = "SYNTAX_REFUSED"
+    status = 400
+    exit_code = 2
+    position: int
 
 
 class DecryptionError(HoldfastError):

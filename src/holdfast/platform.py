@@ -17,6 +17,7 @@ from holdfast.apps.connectors.app import APP as CONNECTORS
 from holdfast.apps.jobs import app as jobs
 from holdfast.apps.jobs.ledger import JOB
 from holdfast.apps.schedules.app import APP as SCHEDULES
+from holdfast.apps.system.app import APP as SYSTEM
 from holdfast.apps.tasks import app as tasks
 from holdfast.client import Client
 from holdfast.db.database import open_database, prepare
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-APPS: tuple[App, ...] = (jobs.APP, tasks.APP, CONNECTORS, SCHEDULES)
+APPS: tuple[App, ...] = (jobs.APP, tasks.APP, CONNECTORS, SCHEDULES, SYSTEM)
 
 
 class Holdfast(Client):
@@ -72,6 +73,8 @@ class Holdfast(Client):
             for ledger in (one for app in self.apps for one in app.fitted(settings)):
                 if ledger is not self.stores[ledger.name].ledger:
                     self.stores[ledger.name] = Store(ledger)
+            for name, witness in (one for app in self.apps for one in app.witnesses(settings).items()):
+                self.stores[name].witness = witness
             self._fitted = True
         return settings
 
@@ -226,6 +229,7 @@ class Holdfast(Client):
             duties=[guarded(duty) for _, work in works for duty in work.duties],
             stores=list(self.stores.values()),
             longest={one.name: work.longest for app, work in works if work.longest for one in app.ledgers},
+            bells=[bell for _, work in works for bell in work.bells.items()],
         )
 
     def _work(self, app: App) -> Work | None:
@@ -296,9 +300,10 @@ def metadata() -> MetaData:
     from holdfast.apps.connectors.tables import sync_jobs
     from holdfast.apps.jobs.tables import job
     from holdfast.apps.schedules.tables import capture_session
+    from holdfast.apps.system.tables import jobs as system_jobs
     from holdfast.apps.tasks.tables import tasks
 
-    known = (job, tasks, sync_jobs, capture_session)
+    known = (job, tasks, sync_jobs, capture_session, system_jobs)
     return known[0].metadata
 
 

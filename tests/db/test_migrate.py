@@ -281,11 +281,11 @@ def test_a_database_newer_than_this_version_is_left_alone(empty_database_url: st
 
 
 def test_another_schema_gets_everything_and_the_rest_of_the_database_nothing(empty_database_url: str) -> None:
-    """But `schedule_ingest`, which all share: it goes with the last one."""
+    """But `schedule_ingest`, which all share: it goes with the last one. System jobs have a schema of their own."""
     empty = dump(empty_database_url)
     migrate.upgrade(empty_database_url, schema="cell_7")
     shared = dump(empty_database_url, "--schema=schedule_ingest")
-    assert dump(empty_database_url, "--exclude-schema=cell_7|schedule_ingest") == empty
+    assert dump(empty_database_url, "--exclude-schema=cell_7|cell_7_system|schedule_ingest") == empty
     assert migrate.check(empty_database_url, metadata, "cell_7") == []
     assert migrate.current(empty_database_url) is None
     only = dump(empty_database_url, "--schema=cell_7")
@@ -323,12 +323,14 @@ def test_a_schema_that_was_there_before_or_is_used_by_others_stays(empty_databas
 
 
 def test_without_a_schema_the_first_of_the_search_path_is_meant(empty_database_url: str) -> None:
-    migrate.upgrade(empty_database_url)
+    migrate.upgrade(empty_database_url, "0006")
     run(empty_database_url, "create schema mine")
     url = make_conninfo(empty_database_url, options="-c search_path=mine,public")
     assert migrate.current(url) is None
     migrate.upgrade(url)
     assert migrate.current(empty_database_url, "mine") == migrate.head()
+    with pytest.raises(migrate.MigrationError, match=r"system\.jobs belongs to another Holdfast"):
+        migrate.upgrade(empty_database_url)  # two that are not called by name would share its jobs
     with pytest.raises(migrate.MigrationError, match="no schema of the connection's search_path exists"):
         migrate.upgrade(make_conninfo(empty_database_url, options="-c search_path=nowhere"))
 

@@ -52,6 +52,9 @@ EXAMPLES: list[tuple[type[HoldfastError], dict[str, Any], str]] = [
     (errors.Conflict, {"what": "tenant", "message": "is there already"}, "tenant: is there already"),
     (errors.DecryptionError, {}, "a stored token cannot be read: connect the account anew"),
     (errors.ProviderError, {"message": "github answered 500"}, "github answered 500"),
+    (errors.TargetExists, {"message": "there is a backup already"}, "there is a backup already"),
+    (errors.InvalidBackup, {"message": "no manifest"}, "no manifest"),
+    (errors.SyntaxRefused, {"message": "what is X?", "position": 3}, "what is X? (at position 3)"),
     (errors.NotSupported, {"message": "no webhooks yet"}, "no webhooks yet"),
 ]
 

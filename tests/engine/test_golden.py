@@ -16,6 +16,7 @@ import pytest
 import holdfast
 from holdfast.apps.connectors.ledger import SYNC_JOBS
 from holdfast.apps.schedules.ledger import CAPTURE_SESSIONS, NOTIFICATIONS
+from holdfast.apps.system.ledger import SYSTEM_JOBS
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
 from ledgers import ERRANDS, JOB, PARCELS, TASKS
@@ -86,7 +87,7 @@ def golden(ledger: Ledger) -> str:
     return "\n".join(parts)
 
 
-LEDGERS = (TASKS, JOB, SYNC_JOBS, PARCELS, ERRANDS, CAPTURE_SESSIONS, NOTIFICATIONS)
+LEDGERS = (TASKS, JOB, SYNC_JOBS, PARCELS, ERRANDS, CAPTURE_SESSIONS, NOTIFICATIONS, SYSTEM_JOBS)
 
 
 @pytest.mark.parametrize("ledger", LEDGERS, ids=lambda ledger: ledger.name)

@@ -98,7 +98,8 @@ async def _order(site: Site, caller: Caller, ledger: str, verb: Order, id: Any, 
         row = await store.get(conn, id, tenant=tenant)
         await tenants.unconfine(conn)  # a tenant's role must not write the audit; we do
         await audit.note(conn, caller, verb, ledger=ledger, row_id=row.id, rows=1, detail={"reason": reason})
-        return row
+    store.ordered(verb, [row.id], caller.who, reason)
+    return row
 
 
 # -- all rows that a filter means ------------------------------------------------------------------------

@@ -34,11 +34,13 @@ from sqlalchemy import Connection, MetaData, create_engine, text
 from sqlalchemy.exc import DBAPIError, SAWarning
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
+from sqlalchemy.sql.schema import RETAIN_SCHEMA
 
 from holdfast.db.pool import explain
 from holdfast.errors import DatabaseUnavailable, InvalidInput, MigrationError
 
 VERSION_TABLE = "holdfast_version"
+SYSTEM = "system"
 log = logging.getLogger("holdfast.migrate")
 CONNECT_TIMEOUT = 10  # seconds, unless the URL says otherwise
 
@@ -51,7 +53,8 @@ _ALEMBIC = threading.Lock()
 
 _SETTLE = """
 select set_config('TimeZone', 'UTC', true),
-       set_config('search_path', quote_ident(coalesce(cast(:schema as text), current_schema())), true)
+       set_config('search_path', quote_ident(coalesce(cast(:schema as text), current_schema())), true),
+       set_config('holdfast.system_schema', :system, true)
 """
 
 _LOCK = "select pg_advisory_xact_lock(hashtextextended('holdfast.migrate', 0))"
@@ -157,7 +160,30 @@ def check(url: str, metadata: MetaData, schema: str | None = None) -> list[str]:
             ]
         if at not in _known():
             return [f"the database is at revision {at}, which this version of Holdfast does not know"]
-        return [_tell(change) for change in _differences(connection, metadata)]
+        return [_tell(change) for change in _differences(connection, _within(metadata, schema))]
+
+
+def system_schema(schema: str | None) -> str:
+    """The schema of system jobs: where we have one by name it is called after that, else `system`.
+
+    >>> system_schema(None), system_schema("cell_7")
+    ('system', 'cell_7_system')
+    """
+    return f"{schema}_{SYSTEM}" if schema else SYSTEM
+
+
+def _within(metadata: MetaData, schema: str | None) -> MetaData:
+    """The tables as they are called where we have a schema by name."""
+    if schema is None:
+        return metadata
+    there = MetaData(naming_convention=metadata.naming_convention)
+    for table in metadata.sorted_tables:
+        called = system_schema(schema) if table.schema == SYSTEM else RETAIN_SCHEMA
+        copy = table.to_metadata(there, schema=called)
+        marks = {index.name: index.info for index in table.indexes}
+        for index in copy.indexes:
+            index.info.update(marks[index.name])
+    return there
 
 
 def sql(revision: str = "head") -> str:
@@ -193,7 +219,7 @@ def _transaction(url: str, schema: str | None) -> Generator[Connection]:
     )
     try:
         with engine.begin() as connection:
-            connection.execute(text(_SETTLE), {"schema": schema})
+            connection.execute(text(_SETTLE), {"schema": schema, "system": system_schema(schema)})
             yield connection
     except DBAPIError as error:
         if error.connection_invalidated:

@@ -26,13 +26,14 @@ from holdfast.db.sync_settings import (
     read_providers,
     sync_contradictions,
 )
+from holdfast.db.system_settings import SystemSettings, system_contradictions
 from holdfast.errors import SettingsError
 
 PREFIX = "HOLDFAST_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ScheduleSettings, SyncSettings):
+class Settings(SystemSettings, ScheduleSettings, SyncSettings):
     """Everything that can be set; durations are seconds. The connection URLs stay out of its repr."""
 
     database_url: str | None = setting(
@@ -218,6 +219,7 @@ def _contradictions(settings: Settings, wrong: Collection[str]) -> list[str]:
         )
     problems += sync_contradictions(settings, wrong)
     problems += schedule_contradictions(settings, settings.db_idle_in_transaction_seconds, wrong)
+    problems += system_contradictions(settings, wrong)
     if settings.schema and settings.database_pooler == "transaction":
         problems.append(
             "HOLDFAST_SCHEMA cannot be pinned through a pooler in transaction mode: unset it, and set the "

@@ -49,10 +49,11 @@ def decide(
             assert_never(ending)
 
 
-def decide_lost(ledger: Ledger, claim: Claimed) -> Move | None:
+def decide_lost(ledger: Ledger, claim: Claimed, answered: str | None = None) -> Move | None:
     """What becomes of a row whose worker is gone. A run that had begun counts; one that had not does not.
 
-    None: it is left to the next claim, which takes such rows where there is no 'lose' edge.
+    `answered`: when that worker was last heard of, for people. None: the row is left to the next claim, which
+    takes such rows where there is no 'lose' edge.
     """
     if not ledger.lifecycle.of("lose"):
         if ledger.tries is None or claim.attempts < ledger.tries.limit:
@@ -63,13 +64,19 @@ def decide_lost(ledger: Ledger, claim: Claimed) -> Move | None:
     ended = ledger.to("lose") in ledger.ends
     last = began and not ended and ledger.attempts is not None and _last(ledger, claim)
     verb: Verb = "exhaust" if last and ledger.lifecycle.of("exhaust") else "lose"
-    return Move(verb=verb, claim=claim, fault=LOST)
+    return Move(verb=verb, claim=claim, fault=_loss(claim, answered) if ended else LOST)
+
+
+def _loss(claim: Claimed, answered: str | None) -> Fault:
+    """Why a row has ended with its worker: who that was, and since when it is silent."""
+    trace = f"{claim.owner} {f'last answered at {answered}' if answered else 'is unknown to us'}"
+    return Fault(code=LOST.code, message=f"{LOST.message}: {claim.owner or 'nobody'}", trace=trace)
 
 
 def _finish(ledger: Ledger, claim: Claimed, result: Json, then: tuple[Item, ...]) -> Move:
     """A result goes into the journal as JSON; one that is not JSON would spoil the batch, and never fits."""
-    if isinstance(result, str) and "finish" in ledger.beside:
-        return Move(verb="finish", claim=claim, result=result, then=then)
+    if isinstance(result, str) and ("finish" in ledger.beside or ledger.summarised):
+        return Move(verb="finish", claim=claim, result=intake.absorb(result), then=then)
     if ledger.journal is None or result is None:
         return Move(verb="finish", claim=claim, then=then)
     try:

@@ -158,6 +158,8 @@ def _errors(ledger: Ledger, verb: Verb) -> Iterable[Composable]:
     for place, column in enumerate(error_columns(ledger.errors)):
         if writes_error(ledger, verb):
             yield _set(column, _told(ledger, verb, column, SQL("m.{}").format(Identifier(f"error_{place}"))))
+        elif verb == "finish" and ledger.summarised and place == 0:
+            yield _set(column, SQL("m.result"))
         elif getattr(ledger.errors, f"cleared_by_{verb}", False):
             yield _set(column, NULL)
 

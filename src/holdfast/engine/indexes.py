@@ -150,7 +150,7 @@ class Indexes:
     async def _lane_plan(self, lane: Lane) -> tuple[str, bool]:
         """The plan of a lane's own select."""
         conditions = standing(self.ledger, lane)
-        if self.ledger.queue:
+        if self.ledger.queue and not self.ledger.queue_null:
             conditions.append(SQL("t.{} = 'default'").format(Identifier(self.ledger.queue)))
         if lane.due:
             now = SQL(NOW[self.ledger.times.kind])
@@ -185,7 +185,8 @@ class Indexes:
         return [*(name for name in maybe if name), *(order.column for order in lane.orders)]
 
     def _lane_index(self, lane: Lane) -> list[Composable]:
-        columns: list[Composable] = [Identifier(self.ledger.queue)] if self.ledger.queue else []
+        led = self.ledger.queue and not self.ledger.queue_null
+        columns: list[Composable] = [Identifier(self.ledger.queue or "")] if led else []
         columns += [_ordered(order) for order in lane.orders]
         if lane.due and lane.due not in [order.column for order in lane.orders]:
             columns.append(Identifier(lane.due))

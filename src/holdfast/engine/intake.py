@@ -38,7 +38,8 @@ def columns_of(ledger: Ledger, item: Item, by: str | None = None) -> dict[str, A
     """The item as columns and their values; what is not given is left to the column's default."""
     found: dict[str, Any] = {}
     if ledger.key.make:
-        found[ledger.key.column] = stored(ledger.key.column, ledger.key.type, ledger.key.make())
+        drawn = ledger.key.make(item.kind) if ledger.key.by_kind else ledger.key.make()
+        found[ledger.key.column] = stored(ledger.key.column, ledger.key.type, drawn)
     if ledger.requester and by:
         found[ledger.requester] = by
     if ledger.trace and item.trace:

@@ -54,7 +54,8 @@ class Ledger:
     says otherwise; `policy` is a column that names one of none, fixed and exp for each row,
     and `policy_type` that column's type. `beside` is what a verb writes into tables of your own, in the
     statement that moves the row: a CTE that reads `moved` (the rows' keys) and `moves`, or for a claim
-    `picked`. `tries` counts bad runs where no column does.
+    `picked`. `tries` counts bad runs where no column does. `queue_null`: a row without a queue is in the
+    queue `default`. `door`: how rows are added, in a few words, where not by everybody's enqueue.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Ledger:
     lease: RowLease | None = None
     priority: str | None = None
     queue: str | None = None
+    queue_null: bool = False
     tenant: Tenant | None = None
     requester: str | None = None
     trace: str | None = None
@@ -92,6 +94,7 @@ class Ledger:
     owner_kept: bool = False
     cancelled_text: str | None = "cancelled"
     unknown_kind: Literal["reject", "leave"] = "reject"
+    door: str | None = None
     beside: Mapping[Verb, LiteralString] = field(default_factory=dict[Verb, LiteralString])
     lifecycle: Lifecycle = field(init=False)
 
@@ -109,6 +112,11 @@ class Ledger:
     def cancel_channel(self) -> str:
         """The channel that tells workers to look whether their rows were called off."""
         return f"holdfast_{self.name}_cancel"
+
+    @property
+    def summarised(self) -> bool:
+        """Whether a row that ended well has a summary of it."""
+        return bool(getattr(self.errors, "summary", False))
 
     def to(self, verb: Verb) -> str:
         """The state that `verb` leads to; all edges of a verb lead to one."""

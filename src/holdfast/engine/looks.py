@@ -14,6 +14,7 @@ from holdfast.engine import intake, reading, sql
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.statements import Statements
 from holdfast.engine.values import Change, Count, Event, Filter, Page, Row, Stat, Touch
+from holdfast.engine.witness import Witness
 from holdfast.errors import InvalidInput, NotFound
 
 Connection = AsyncConnection[Any]
@@ -28,6 +29,7 @@ class Looks:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.sql = Statements(ledger)
+        self.witness: Witness | None = None  # hears what was committed
 
     async def get(self, conn: Connection, id: Any, *, tenant: Any = None) -> Row:
         """One row, with its result and how far it has come, or `NotFound`: also for another tenant's."""

@@ -72,7 +72,7 @@ class Moves(Words):
             key=self.key,
             state=self.state,
             table=self.table,
-            queue=Identifier(ledger.queue or ""),
+            queue=self.queue(),
             ranks=self._ranks(lane),
             waited=self._waited(lane),
             conditions=SQL(" and ").join((*self._lane_conditions(lane), *self._not_in_hand(lane))),
@@ -121,7 +121,7 @@ class Moves(Words):
             queues=Identifier(f"queues_{lane.name}"),
             standing=SQL(" and ").join(standing(ledger, lane, "t.")),
             table=self.table,
-            queue=Identifier(ledger.queue or ""),
+            queue=self.queue(),
             what=what,
             conditions=SQL(" and ").join((*self._lane_conditions(lane), *self._bounds(lane))),
             order=COMMA.join(order),
@@ -278,7 +278,7 @@ class Moves(Words):
             types |= self.guard_types()
         if verb in effects.LATER and (self.ledger.due or verb in self.ledger.beside):
             types["delay"] = "float8"
-        if verb in self.ledger.beside and verb == "finish":
+        if verb == "finish" and (verb in self.ledger.beside or self.ledger.summarised):
             types["result"] = "text"
         if verb in self.ledger.beside and verb in effects.FAULTY:
             types["reason"] = "text"

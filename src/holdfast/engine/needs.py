@@ -240,6 +240,8 @@ def _demands(ledger: Ledger, role: str, column: str, types: Mapping[str, str]) -
             return {"written": True}
         case "error":
             return _error_demands(ledger, column)
+        case "queue" if ledger.queue_null:
+            return {"fits": TEXT, "nulls": "wanted"}
         case "policy":  # a text takes the words of any type
             return {"fits": tuple(dict.fromkeys((types[ledger.policy_type], *TEXT))), "own_type": True}
         case _ if role in ANY_LEDGER:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from psycopg.errors import RaiseException, UniqueViolation
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 from holdfast.engine import effects, intake, reading, sql
@@ -125,7 +126,7 @@ class Orders(Looks):
         if verb not in orders:
             return frozenset()
         coded = getattr(self.ledger.errors, "coded", False)  # then the reason is a part of the error
-        said = (coded and how.get("reason")) or self.ledger.cancelled_text or ""
+        said = (coded and how.get("reason")) or self._called_off(how)
         fault = Fault(code="CANCELLED", message=said)
         told: dict[str, Any] = {
             name: intake.absorb(text, reading.MESSAGE_LENGTH)
@@ -147,7 +148,21 @@ class Orders(Looks):
             moved = await self._keys(conn, orders[verb], params | {"tenant": tenant, "now": how.get("now")})
             if moved:
                 await self.ring(conn, self.ledger.cancel_channel if verb == "cancel" else None)
+        if conn.info.transaction_status == TransactionStatus.IDLE:
+            self.ordered(verb, moved, how.get("by"), how.get("reason"))
         return moved
+
+    def ordered(self, verb: Verb, keys: Collection[Any], by: str | None, reason: str | None) -> None:
+        """Tells whoever wants to hear it that an order was committed. For callers with a transaction of their
+        own: it has to be said after that.
+        """
+        if self.witness and keys:
+            self.witness.ordered(verb, keys, by, reason)
+
+    def _called_off(self, how: How) -> str:
+        """What a cancel writes as the error; it may name who did it."""
+        text = self.ledger.cancelled_text or ""
+        return text.replace("{by}", intake.absorb(how.get("by") or "somebody", reading.MESSAGE_LENGTH))
 
     async def ring(self, conn: Connection, channel: str | None = None) -> None:
         """Rings the doorbell; it sounds when the transaction commits, once however often it was rung."""

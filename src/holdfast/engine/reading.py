@@ -77,6 +77,10 @@ def conditions(ledger: Ledger, which: Filter) -> tuple[tuple[str, ...], dict[str
     for name in ("kind", "owner", "queue"):
         if (value := getattr(which, name)) is not None:
             params[name] = intake.clean_text(name, value)
+    if which.key is not None:
+        if ledger.idempotency is None:
+            raise InvalidInput(field="key", message=f"{ledger.name} has no keys")
+        params["key"] = intake.clean_text("key", which.key)
     known = {extra.name: extra for extra in ledger.extras}
     for name, value in which.extras.items():
         if name not in known:

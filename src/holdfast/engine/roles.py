@@ -25,11 +25,15 @@ def uuid7() -> UUID:
 
 @dataclass(frozen=True)
 class Key:
-    """The primary key. `make` draws a new one; without it the column's default does."""
+    """The primary key. `make` draws a new one; without it the column's default does.
+
+    `by_kind`: it is told the kind of the new row, as such keys tell it.
+    """
 
     column: str = "id"
     type: str = "uuid"
-    make: Callable[[], Any] | None = None
+    make: Callable[..., Any] | None = None
+    by_kind: bool = False
 
 
 UUID_KEY = Key("id", "uuid", uuid7)
@@ -182,11 +186,15 @@ class JsonError:
 
 @dataclass(frozen=True)
 class TraceError:
-    """A summary in one column and the whole trace in another."""
+    """A summary in one column and the whole trace in another.
+
+    `summary`: a row that ended well has what its handler answered there, if that is a text.
+    """
 
     message: str
     trace: str
     cleared_by_finish: bool = True
+    summary: bool = False
 
 
 Errors = TextError | CodeError | JsonError | TraceError

@@ -83,7 +83,10 @@ class Selects(Words):
             "code": SQL("{} = %(code)s").format(self._fault()[0]),
             "kind": SQL("{} = %(kind)s").format(self.kind()),
             "owner": SQL("{} = %(owner)s").format(self.holder()),
-            "queue": SQL("t.{} = %(queue)s").format(Identifier(ledger.queue or "")),
+            "key": SQL("t.{}::text = %(key)s").format(
+                Identifier(ledger.idempotency.column if ledger.idempotency else "")
+            ),
+            "queue": SQL("{} = %(queue)s").format(self.queue()),
             "tenant": SQL("t.{} = %(tenant)s").format(
                 Identifier(ledger.tenant.name if ledger.tenant else "")
             ),
@@ -155,6 +158,9 @@ class Selects(Words):
                     " else nullif(concat_ws(': ', t.{0}, t.{1}), '') end"
                 )
                 return told.format(Identifier(code), Identifier(message))
+            case TraceError(message=message, summary=True):
+                well = Literal(self.ledger.to("finish"))
+                return SQL("case when t.{} <> {} then t.{} end").format(self.state, well, Identifier(message))
             case TraceError(message=message):
                 return effects.column_of(message)
 

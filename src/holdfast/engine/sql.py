@@ -106,7 +106,7 @@ LANE_BY_QUEUE: LiteralString = """\
         select t.{key} as key, t.{state}::text as prev, {ranks}, (select now from clock) as now,
             {waited} as waited
         from {table} as t
-        where t.{queue} = q.name and {conditions}
+        where {queue} = q.name and {conditions}
         order by {order}
         limit %(limit)s
         for no key update of t skip locked
@@ -453,10 +453,10 @@ PEEK: LiteralString = """\
 # Every queue that has such rows, found by one index search each.
 PEEK_QUEUES: LiteralString = """\
 {queues} (name) as (
-    (select t.{queue} from {table} as t where {standing} order by t.{queue} limit 1)
+    (select {queue} from {table} as t where {standing} order by {queue} limit 1)
     union all
     select (
-        select t.{queue} from {table} as t where {standing} and t.{queue} > q.name order by t.{queue} limit 1
+        select {queue} from {table} as t where {standing} and {queue} > q.name order by {queue} limit 1
     )
     from {queues} as q where q.name is not null
 ),
@@ -465,7 +465,7 @@ PEEK_QUEUES: LiteralString = """\
     from {queues} as q, lateral (
         select {what}
         from {table} as t
-        where t.{queue} = q.name and {conditions}
+        where {queue} = q.name and {conditions}
         order by {order}
         limit %(limit)s
     ) as lane
@@ -477,7 +477,7 @@ PEEK_BY_QUEUE: LiteralString = """\
     from unnest(%(queues)s::text[]) as q (name), lateral (
         select {what}
         from {table} as t
-        where t.{queue} = q.name and {conditions}
+        where {queue} = q.name and {conditions}
         order by {order}
         limit %(limit)s
     ) as lane

@@ -161,11 +161,12 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 class Filter:
     """Which rows are meant. Everything that is given must hold. `code` is the class of the last error.
 
-    `extras` are values of the further columns that an enqueue may fill.
+    `extras` are values of the further columns that an enqueue may fill. `key` is an idempotency key.
     """
 
     states: tuple[str, ...] = ()
     kind: str | None = None
+    key: str | None = None
     owner: str | None = None
     queue: str | None = None
     tenant: Any = None

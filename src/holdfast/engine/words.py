@@ -95,6 +95,11 @@ class Words:
         columns = [effects.column_of(name) for name in self.ledger.due.columns]
         return columns[0] if len(columns) == 1 else SQL("greatest({}, {})").format(*columns)
 
+    def queue(self) -> Composable:
+        """The queue that a row is in."""
+        queue = effects.column_of(self.ledger.queue or "")
+        return SQL("coalesce({}, 'default')").format(queue) if self.ledger.queue_null else queue
+
     def fence(self) -> Composable:
         if self.ledger.fence:
             return effects.column_of(self.ledger.fence)

@@ -199,7 +199,7 @@ class Courier:
                     moved = await self.store.move(conn, [move])
                     if move.then:
                         await self.store.enqueue_many(conn, move.then)
-                    self.tally.wrote(self.ledger, [move], moved)
+                    self.tally.tell(self.store, [move], moved)
         except (psycopg.Error, HoldfastError) as error:
             if telling is None or conn.closed:  # the server rolls back by itself, and the row is told again
                 raise

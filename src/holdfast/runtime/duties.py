@@ -78,11 +78,11 @@ async def reap(
     """Removes silent workers and gives their rows back, in every ledger, in one transaction."""
     async with conn.transaction():
         await conn.execute(queries.IMPATIENT)
-        dead = await presence.bury(conn, leader, patience.timeout, now=now)
+        dead = await presence.bury(conn, leader, patience.timeout, now=now)  # and when each was last heard
         if dead:
             log.warning("workers gone: %s", ", ".join(dead))
         given_back = await _give_back(conn, stores, dead, patience, leader, now)
-    return _count(given_back, tally)
+    return _count(given_back, leader, tally)
 
 
 async def adopt(
@@ -97,16 +97,18 @@ async def adopt(
     """Gives back what no reaping reached: the leader may not know every ledger that others work for."""
     async with conn.transaction():
         await conn.execute(queries.IMPATIENT)
-        given_back = await _give_back(conn, stores, (), patience, worker, now)
-    return _count(given_back, tally)
+        given_back = await _give_back(conn, stores, {}, patience, worker, now)
+    return _count(given_back, worker, tally)
 
 
 GivenBack = list[tuple[Store, list[Move]]]
 
 
-def _count(given_back: GivenBack, tally: Tally | None) -> int:
-    """How many rows it were; also for the statistics, now that the transaction has ended well."""
+def _count(given_back: GivenBack, by: str, tally: Tally | None) -> int:
+    """How many rows it were; told, also to the statistics, now that the transaction has ended well."""
     for store, moves in given_back:
+        if moves and store.witness:
+            store.witness.wrote(moves, by)
         if tally is not None:
             tally.wrote(store.ledger, moves, [move.claim.id for move in moves])
     return sum(len(moves) for _, moves in given_back)
@@ -115,7 +117,7 @@ def _count(given_back: GivenBack, tally: Tally | None) -> int:
 async def _give_back(
     conn: Connection,
     stores: Sequence[Store],
-    dead: Sequence[str],
+    dead: Mapping[str, str],
     patience: Patience,
     by: str,
     now: datetime | None,
@@ -136,7 +138,7 @@ async def _give_back(
 async def _give_back_in(
     conn: Connection,
     store: Store,
-    dead: Sequence[str],
+    dead: Mapping[str, str],
     living: Sequence[str],
     patience: Patience,
     by: str,
@@ -148,11 +150,12 @@ async def _give_back_in(
     if store.ledger.lifecycle.of("lose"):  # else a lease is all that counts, and the next claim looks at it
         nameless = patience.known.get(store.ledger.name, patience.nameless)
         orphans = await store.orphans(conn, living, orphaned=patience.timeout, nameless=nameless, now=now)
-        held = await store.held_by(conn, dead, now=now) if dead else []
+        held = await store.held_by(conn, list(dead), now=now) if dead else []
         lost = {claim.id: claim for claim in (*held, *orphans)} | lost
     if not lost:
         return []
-    moves = [move for claim in lost.values() if (move := decide_lost(store.ledger, claim))]
+    heard = ((claim, dead.get(str(claim.owner))) for claim in lost.values())
+    moves = [move for claim, when in heard if (move := decide_lost(store.ledger, claim, when))]
     if not moves:
         return []
     moved = await store.move(conn, moves, by=by, now=now)

@@ -91,6 +91,8 @@ def fit(ledger: Ledger, handlers: Handlers, item: Item, where: str = "") -> Item
     if not isinstance(item, Item):  # pyright: ignore[reportUnnecessaryIsInstance]
         message = f"must be an Item, not {type(item).__name__}"
         raise InvalidInput(field=where.removesuffix(".") or "item", message=message)
+    if ledger.door:
+        raise InvalidInput(field=f"{where}ledger", message=f"{ledger.name} is filled by {ledger.door}")
     if ledger.trace and item.trace is None and (trace := tracing.current()):
         item = replace(item, trace=trace)
     handler = handlers.find(ledger.name, item.kind or ledger.name)

@@ -107,10 +107,10 @@ async def deregister(conn: Connection, id: str) -> None:
 
 async def bury(
     conn: Connection, leader: str, timeout: float, *, now: datetime | None = None
-) -> Sequence[str]:
-    """Removes the workers that have been silent for `timeout` seconds; answers with their ids."""
+) -> Mapping[str, str]:
+    """Removes the workers that have been silent for `timeout` seconds; their ids, and when each was heard."""
     cursor = await conn.execute(queries.BURY, {"id": leader, "timeout": timeout, "now": now})
-    return [row[0] for row in await cursor.fetchall()]
+    return dict(await cursor.fetchall())
 
 
 async def alive(conn: Connection) -> Sequence[str]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -35,6 +35,7 @@ from psycopg.rows import class_row, tuple_row
 from holdfast.engine.intake import absorb
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
+from holdfast.engine.store import Store
 from holdfast.engine.values import Move
 from holdfast.runtime import queries
 
@@ -87,6 +88,14 @@ class Tally:
             if move.claim.id in moved:
                 code = move.fault.code if move.fault and move.verb in BAD else None
                 self.moved(ledger.name, move.claim.kind, move.verb, code, ended=lost_is_over)
+
+    def tell(
+        self, store: Store, moves: Sequence[Move], moved: Collection[Any], by: str | None = None
+    ) -> None:
+        """The same, also to whoever hears of the ledger."""
+        self.wrote(store.ledger, moves, moved)
+        if store.witness and moved:
+            store.witness.wrote([move for move in moves if move.claim.id in moved], by)
 
     async def flush(self, conn: Connection) -> int:
         """Tells the numbers to the database; answers how many. When that fails they wait for the next time.

@@ -219,8 +219,10 @@ class Pump:
             raise
         if owner != self.owner or not self.claiming:  # given up, or asked to stop, while we claimed
             releases = [Move(verb="release", claim=claim) for claim in started]
-            self.tally.wrote(self.ledger, releases, await self.store.move(conn, releases))
+            self.tally.tell(self.store, releases, await self.store.move(conn, releases))
             return
+        if started and self.store.witness:
+            self.store.witness.began(started)
         for claim in started:
             self._begin(claim)
 
@@ -254,7 +256,7 @@ class Pump:
                 raise
             await self._note_late(conn, moves, await self.write_alone(conn, moves))
             return []
-        self.tally.wrote(self.ledger, moves, moved)
+        self.tally.tell(self.store, moves, moved)
         await self._note_late(conn, moves, moved)
         return claims
 
@@ -306,7 +308,7 @@ class Pump:
         for move in moves:
             try:
                 written = await self.store.move(conn, [move])
-                self.tally.wrote(self.ledger, [move], written)
+                self.tally.tell(self.store, [move], written)
                 moved |= written
             except LockNotAvailable:
                 log.warning("%s %s: somebody keeps it locked", self.ledger.name, move.claim.id)
@@ -376,7 +378,7 @@ class Pump:
         strays = [Move(verb="release", claim=claim) for claim in claims if claim.id not in known]
         if strays:
             log.warning("%s: %d rows were claimed unheard; given back", self.ledger.name, len(strays))
-            self.tally.wrote(self.ledger, strays, await self.store.move(conn, strays))
+            self.tally.tell(self.store, strays, await self.store.move(conn, strays))
         self.former = []
 
     # -- runs ----------------------------------------------------------------------------------------
@@ -474,7 +476,7 @@ class Pump:
             if move.then:
                 await self.store.enqueue_many(conn, move.then)
             await finishing.commit()
-            self.tally.wrote(self.ledger, [move], frozenset([move.claim.id]))
+            self.tally.tell(self.store, [move], frozenset([move.claim.id]))
         except ClaimLost:
             raise
         except (psycopg.Error, HoldfastError) as error:

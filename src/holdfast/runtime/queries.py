@@ -76,7 +76,7 @@ with clock as materialized (
 delete from workers as w
 using clock
 where w.last_heartbeat < clock.horizon and w.id <> %(id)s
-returning w.id
+returning w.id, to_char(w.last_heartbeat, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
 """
 
 ALIVE: LiteralString = "select id from workers"

@@ -42,7 +42,7 @@ class Worker:
     """Takes from several ledgers at once, with a concurrency for each.
 
     `stores` are all ledgers of the platform: a worker that leads sweeps those that it does not serve, too.
-    `longest` is the longest run in seconds, by ledger, where it is known.
+    `longest` is the longest run in seconds, by ledger, where it is known. `bells` are further channels.
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class Worker:
         duties: Sequence[Duty] = (),
         stores: Sequence[Store] = (),
         longest: Mapping[str, float] | None = None,
+        bells: Sequence[tuple[str, Callable[[], None]]] = (),
     ) -> None:
         self.database = database
+        self.bells = bells
         slots = sum(share.concurrency for share in shares)
         self.places = Places(
             threads=ThreadPoolExecutor(slots, "holdfast handler"),
@@ -146,6 +148,8 @@ class Worker:
             rings.setdefault(pump.ledger.channel, []).append(pump.ring)
             rings.setdefault(pump.ledger.cancel_channel, []).append(pump.look)
             rings.setdefault(pauses.CHANNEL, []).append(pump.look_at_pauses)
+        for channel, bell in self.bells:
+            rings.setdefault(channel, []).append(bell)
 
         def ring(channel: str) -> None:
             for bell in rings[channel]:

@@ -1,0 +1,135 @@
+"""What an executor stands on: the bench that all share, and the run of one job."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from holdfast.apps.system import bench_queries as queries
+from holdfast.apps.system.joblog import JobLog, Level
+from holdfast.apps.system.registry import SchemaRegistry, declared_by
+from holdfast.db import system_settings
+from holdfast.db.database import Database
+from holdfast.db.settings import Settings
+from holdfast.engine.store import Store
+from holdfast.errors import ClaimLost
+from holdfast.runtime.app import Ground
+from holdfast.runtime.context import Context
+
+if TYPE_CHECKING:
+    from holdfast.apps.system.places import Archive
+
+Connection = AsyncConnection[Any]
+EVERY = 1.0  # seconds between two lines of progress
+OURS = ("jobs", "tasks", "connectors", "schedules", "system")  # the apps whose tables nobody may drop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What all executors share."""
+
+    settings: Settings
+    database: Database
+    stores: Mapping[str, Store]
+    registry: SchemaRegistry
+    log: JobLog
+
+    @cached_property
+    def archive(self) -> Archive:
+        """Where archived rows are; `MissingExtra` where nobody could read or write them."""
+        from holdfast.apps.system.places import archive_of
+
+        return archive_of(self.settings)
+
+
+def bench_of(ground: Ground) -> Bench:
+    """The bench of an application that is open."""
+    return Bench(
+        settings=ground.settings,
+        database=ground.database,
+        stores=ground.stores,
+        registry=SchemaRegistry(
+            declared_by(ground.apps, ground.stores, OURS),
+            {app.name: app.erasures for app in ground.apps if app.erasures},
+        ),
+        log=log_of(ground.settings),
+    )
+
+
+def log_of(settings: Settings) -> JobLog:
+    """The log that these settings mean."""
+    path = system_settings.log_path(settings)
+    return JobLog(path, max_bytes=settings.system_log_bytes, files=settings.system_log_files)
+
+
+@dataclass(kw_only=True)
+class Run:
+    """The run of one job. `told` is what it has done so far, for the line of a job that is called off."""
+
+    bench: Bench
+    id: str
+    context: Context
+    lock: Connection
+    told: str = ""
+    _next: float = field(default=0.0, init=False)
+
+    async def progress(self, done: int, total: int | None, what: str) -> None:
+        """Tells how far it is, at a safe point: raises `ClaimLost` when the job is no longer ours.
+
+        A line is written each second at most, and at the end.
+        """
+        self.told = f"{done} {what}"
+        await self.still_ours()
+        if time.monotonic() >= self._next or done == total:
+            self._next = time.monotonic() + EVERY
+            share = f" {100 * done / total:.0f}%" if total else ""
+            of = f" of {total}" if total is not None else ""
+            self.note(f"progress{share} {done}{of} {what}")
+
+    async def still_ours(self) -> None:
+        """Raises `ClaimLost` unless we still hold the job and the lock of its target."""
+        store, claim = self.context.store, self.context.job
+        async with self.bench.database.connection() as conn:
+            held = await store.heartbeat(conn, [claim])
+        try:
+            await self.lock.execute(queries.HELD)
+        except psycopg.Error:
+            held = frozenset[Any]()
+        if claim.id not in held:
+            raise ClaimLost(what=store.ledger.name, id=claim.id, fence=claim.fence)
+
+    def note(self, text: str, level: Level = "INFO") -> None:
+        """One more line in the log."""
+        self.bench.log.write(self.id, level, text)
+
+
+@asynccontextmanager
+async def target_lock(bench: Bench, target: str) -> AsyncGenerator[Connection | None]:
+    """Keeps a target to oneself for the length of a run; None when somebody else has it.
+
+    A lock of a transaction on a connection of its own: it goes with the process, whatever becomes of that,
+    and a pooler does not mind. Nothing else happens in that transaction, so that it holds up no VACUUM.
+    """
+    async with await bench.database.connect("system job") as conn, conn.transaction():
+        await conn.execute(queries.PATIENT)
+        taken = await (await conn.execute(queries.LOCK, {"target": f"holdfast system {target}"})).fetchone()
+        yield conn if taken and taken[0] else None
+
+
+async def own_connection(bench: Bench, purpose: str) -> Connection:
+    """An autocommitting connection without a limit for its statements: VACUUM and large scans take long."""
+    conn = await bench.database.connect(purpose)
+    try:
+        await conn.execute(queries.UNLIMITED)
+    except BaseException:
+        await asyncio.shield(conn.close())
+        raise
+    return conn

@@ -1,0 +1,39 @@
+"""What the jobs do: one module a type, imported when it is needed.
+
+Each has `target(params)`, what it keeps to itself; `check(params, bench)`, which refuses by raising and
+writes nothing, called when a job is made and again when it runs; and `run(params, run)`, which does the work
+and answers with a sentence that has counts. Each may be run again from the start, wherever it was stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from holdfast.apps.system.bench import Bench, Run
+from holdfast.apps.system.types import JobType
+
+MODULES: Mapping[JobType, str] = {
+    JobType.FLUSH: "flush",
+    JobType.CLEANUP: "cleanup",
+    JobType.RETENTION: "retention",
+    JobType.STREAM_EVICTION: "eviction",
+    JobType.USER_CLEANUP: "erase",
+    JobType.COMPACT: "compact",
+    JobType.BACKUP: "backup",
+    JobType.RESTORE: "restore",
+}
+
+
+class Executor(Protocol):
+    """What such a module has."""
+
+    def target(self, params: Any) -> str: ...
+    def check(self, params: Any, bench: Bench) -> Awaitable[None]: ...
+    def run(self, params: Any, run: Run) -> Awaitable[str]: ...
+
+
+def executor_of(kind: JobType) -> Executor:
+    """The executor of a type."""
+    return cast("Executor", import_module(f"{__name__}.{MODULES[kind]}"))
