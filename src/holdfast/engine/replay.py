@@ -155,7 +155,7 @@ class Replay:
 
     __slots__ = (
         *("rules", "row", "seq", "at", "state", "attempts", "fence", "owner", "started", "finished"),
-        *("code", "message", "verb", "left", "began", "told", "kind", "tenant"),
+        *("code", "message", "verb", "left", "began", "told", "kind", "tenant", "cut"),
     )
 
     def __init__(self, rules: Rules, row: Facts) -> None:
@@ -173,6 +173,7 @@ class Replay:
         self.told: Detail | None = None
         self.verb = ""  # of the last move, which began with the event `began`
         self.left: tuple[str, ...] = ()  # the states that it has still to come to
+        self.cut = False  # what was before the first event is not told any more
 
     def fold(self, seq: int, at: int | None, prev: str | None, next: str, detail: str | None) -> Lie | None:
         """Takes one event, or says why it cannot be true."""
@@ -182,6 +183,9 @@ class Replay:
             told = self.rules.decode(detail)
         except (msgspec.MsgspecError, RecursionError) as error:
             return self._lie(seq, f"has a detail that cannot be read: {error}")
+        if prev != self.state and self._begins_with_its_end(told, at, next):
+            self.seq, self.at, self.state = seq, at or 0, next
+            return None
         if prev != self.state:
             return self._lie(seq, f"says {_hop(prev, next)}, but {self._was()}")
         if seq <= self.seq:
@@ -202,6 +206,18 @@ class Replay:
             return self._lie(seq, wrong)
         self.seq, self.at, self.state = seq, at, next
         return None
+
+    def _begins_with_its_end(self, told: Detail, at: int | None, next: str) -> bool:
+        """Takes an end as the first event: of a row that has ended, an eviction leaves the last event alone.
+
+        It tells the count and the fence. When the row began, whose it is and of what it failed is not told
+        any more, and not compared.
+        """
+        ends = {edge.to for edge in self.rules.ledger.edges if edge.verb == told.verb}
+        if self.state is not None or at is None or next not in ends & set(self.rules.ledger.ends):
+            return False
+        self.cut, self.attempts, self.fence, self.finished = True, told.attempt, told.fence, at
+        return True
 
     def _speaks_for_another(self, leap: Leap, told: Detail) -> bool:
         """Whether a worker writes that does not hold the row. Where the owner is the fence, tokens differ."""
@@ -284,9 +300,12 @@ class Replay:
             yield "tenant", row.tenant, str(self.tenant)
         yield "count of attempts", row.attempts, self.attempts
         yield "fence", row.fence, self.fence
-        yield "owner", row.owner, self.owner
-        yield "start", row.started, self.started if rules.has_start else None
+        if not self.cut:
+            yield "owner", row.owner, self.owner
         yield "end", row.finished, self.finished if rules.has_end else None
+        if self.cut:
+            return
+        yield "start", row.started, self.started if rules.has_start else None
         yield "class of error", row.code, self.code if rules.has_code else None
         yield "error", row.message and row.message[: rules.told_length], self.message
 

@@ -50,9 +50,9 @@ class App:
     Each of these names a module that is imported when it is needed, and not before: `work` has a function
     `work(ground) -> Work`, for whoever works; `web` has a `WEB` (a `holdfast.api.web.Web`) with its routes,
     pages and metrics, for whoever serves. `extra` is what has to be installed for both, beside the core.
-    `tables` are those beside its ledgers that maintenance may touch. `erasures`: how all that the app keeps of
-    a subject is erased, where deleting rows is not the way; a word for the kind of subject, and a statement
-    that takes `%(value)s` and answers with an object of counts by table.
+    `tables` are those beside its ledgers that maintenance may touch. `erasures`: how all that the app keeps
+    of a subject is erased, where deleting rows is not the way; a word for the kind of subject, and a
+    statement that takes `%(value)s` and answers with an object of counts by table.
     """
 
     name: str
