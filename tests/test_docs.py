@@ -27,6 +27,7 @@ GUIDES = {
     "sync_jobs": ROOT / "docs" / "connectors.md",
     "capture_session": ROOT / "docs" / "schedules.md",
     "schedule_notification": ROOT / "docs" / "schedules.md",
+    "system_jobs": ROOT / "docs" / "operations.md",
 }
 LEDGERS = [ledger for app in APPS for ledger in app.ledgers]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -85,6 +85,7 @@ async def test_it_is_mounted_in_an_application_as_the_guide_says(load: Any, data
             "sync_jobs",
             "capture_session",
             "schedule_notification",
+            "system_jobs",
         ]
         assert (await client.get("/holdfast/readyz")).status_code == 200
 

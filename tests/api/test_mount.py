@@ -17,7 +17,7 @@ from holdfast.errors import InvalidInput
 from holdfast.runtime.app import App
 
 SHOP = App(name="shop", web="api.shop_web")
-LEDGERS = ("job", "tasks", "sync_jobs", "capture_session", "schedule_notification")
+LEDGERS = ("job", "tasks", "sync_jobs", "capture_session", "schedule_notification", "system_jobs")
 
 
 def mounting(holdfast: Holdfast) -> FastAPI:

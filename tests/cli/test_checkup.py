@@ -13,6 +13,7 @@ def test_doctor_finds_our_own_tables_healthy(holdfast: Run) -> None:
     assert "sync_jobs: healthy" in done.out
     assert "capture_session: healthy" in done.out
     assert "schedule_notification: healthy" in done.out
+    assert "system_jobs: healthy" in done.out
     assert holdfast("doctor", "tasks", "--sql").out == ""
 
 
@@ -25,6 +26,7 @@ def test_doctor_tells_what_is_missing_and_its_sql_mends_it(holdfast: Run, query:
         ("sync_jobs", True),
         ("capture_session", True),
         ("schedule_notification", True),
+        ("system_jobs", True),
     ]
     assert (healthy["ledger"], healthy["findings"][0]["severity"]) == ("job", "fine")
     assert (diagnosis["ledger"], diagnosis["healthy"]) == ("tasks", False)

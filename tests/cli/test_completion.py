@@ -47,7 +47,7 @@ def test_the_commands_are_completed(holdfast: Run) -> None:
 
 
 def test_the_names_of_ledgers_and_their_states_are_completed(holdfast: Run, folder: Path) -> None:
-    ledgers = ["job", "tasks", "sync_jobs", "capture_session", "schedule_notification"]
+    ledgers = ["job", "tasks", "sync_jobs", "capture_session", "schedule_notification", "system_jobs"]
     assert complete(holdfast, "holdfast list ") == ledgers
     assert complete(holdfast, "holdfast watch ta") == ["tasks"]
     assert complete(holdfast, "holdfast stats j") == ["job"]

@@ -17,7 +17,7 @@ from conftest import Eventually
 from holdfast.cli import figures
 from holdfast.runtime.pulse import Minute, Pace, Percentiles
 
-LEDGERS = ["job", "tasks", "sync_jobs", "capture_session", "schedule_notification"]
+LEDGERS = ["job", "tasks", "sync_jobs", "capture_session", "schedule_notification", "system_jobs"]
 RUNNING = "select 1 from tasks where status = 'running'"
 FULL = """
 insert into tasks (type, status, payload, completed_at)

@@ -17,7 +17,7 @@ from holdfast.runtime.pauses import pause
 from runtime.jobs import ONE, TWO, wait_for
 from runtime.support import ERRANDS, add, add_many, column, drain, one, until, working
 
-LEDGERS = ("job", "tasks", "sync_jobs", "capture_session", "schedule_notification")
+LEDGERS = ("job", "tasks", "sync_jobs", "capture_session", "schedule_notification", "system_jobs")
 
 
 def view_of(seen: Overview, ledger: str) -> LedgerView:

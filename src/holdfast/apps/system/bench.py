@@ -36,11 +36,22 @@ OURS = ("jobs", "tasks", "connectors", "schedules", "system")  # the apps whose 
 class Bench:
     """What all executors share."""
 
-    settings: Settings
-    database: Database
-    stores: Mapping[str, Store]
+    ground: Ground
     registry: SchemaRegistry
     log: JobLog
+
+    @property
+    def settings(self) -> Settings:
+        return self.ground.settings
+
+    @property
+    def database(self) -> Database:
+        """The open database: a bench may be made before that."""
+        return self.ground.database
+
+    @property
+    def stores(self) -> Mapping[str, Store]:
+        return self.ground.stores
 
     @cached_property
     def archive(self) -> Archive:
@@ -51,16 +62,15 @@ class Bench:
 
 
 def bench_of(ground: Ground) -> Bench:
-    """The bench of an application that is open."""
+    """The bench of an application; what it has is used when that is open."""
+    settings = ground.settings  # read first: the ledgers are fitted to them
     return Bench(
-        settings=ground.settings,
-        database=ground.database,
-        stores=ground.stores,
+        ground=ground,
         registry=SchemaRegistry(
             declared_by(ground.apps, ground.stores, OURS),
             {app.name: app.erasures for app in ground.apps if app.erasures},
         ),
-        log=log_of(ground.settings),
+        log=log_of(settings),
     )
 
 
