@@ -1,0 +1,238 @@
+"""Backup: a schema as a dump with a manifest, in a folder that appears complete or not at all.
+
+The dump and the counts see one and the same snapshot of the database, however busy it is. The folder is
+written under another name; the manifest comes last, and then the folder gets its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from psycopg.sql import SQL
+
+from holdfast.apps.system import backups
+from holdfast.apps.system.backups import File, Manifest
+from holdfast.apps.system.bench import target_lock
+from holdfast.apps.system.executors import backup_queries as queries
+from holdfast.apps.system.executors import contents
+from holdfast.apps.system.executors.contents import Connection, Seldom, Step, direct, no_step, scalar
+from holdfast.apps.system.parameters import Backup
+from holdfast.apps.system.programs import Program, Programs, find_programs, server_of
+from holdfast.db.database import revision
+from holdfast.errors import InvalidInput, NotFound, TargetExists
+
+if TYPE_CHECKING:
+    from holdfast.apps.system.bench import Bench, Run
+
+LOCK_WAIT = 300_000  # milliseconds that pg_dump waits for a table that somebody has locked
+
+
+def target(params: Backup) -> str:
+    """What no other job may work on meanwhile."""
+    return f"schema {params.schema}"
+
+
+async def check(params: Backup, bench: Bench) -> None:
+    """Refuses a backup that could not be made, or not be restored; writes nothing."""
+    contents.refuse_system("schema", params.schema)
+    backups.refuse_taken(backups.resolve_location(bench.settings, params.backup_location))
+    if params.compression == "zstd":
+        backups.require_zstd()
+    server_of(bench.database, name="holdfast backup")
+    async with await direct(bench.database, "backup") as conn:
+        await asyncio.to_thread(find_programs, conn.info.server_version)
+        await _check_schema(conn, params)
+
+
+async def _check_schema(conn: Connection, params: Backup) -> None:
+    schema = params.schema
+    if not await contents.schema_exists(conn, schema):
+        raise NotFound(what="schema", id=schema)
+    included = await _included(conn, params)
+    if params.tables is not None and (missing := await contents.referring(conn, schema, included)):
+        raise InvalidInput(
+            field="tables", message=f"{'; '.join(missing)}: without those rows these cannot be restored"
+        )
+    if leading := await contents.outward(conn, schema):
+        raise InvalidInput(
+            field="schema",
+            message=f"{schema} cannot be restored by itself, as it needs what other schemas have: "
+            + "; ".join(leading[:10]),
+        )
+    for extension in await contents.extensions(conn, schema):
+        if extension.schema == schema:
+            raise InvalidInput(
+                field="schema",
+                message=f"{schema} uses the extension {extension.name}, which lives in it: give that one a "
+                f"schema of its own (alter extension {extension.name} set schema …)",
+            )
+
+
+async def _included(conn: Connection, params: Backup) -> list[str]:
+    """The tables whose rows are backed up; all of them, or those named, with or without the schema."""
+    present = await contents.tables_of(conn, params.schema)
+    if params.tables is None:
+        return present
+    if not params.tables:
+        raise InvalidInput(field="tables", message="must name a table, or be left out for all")
+    named: list[str] = []
+    for given in params.tables:
+        name = given.removeprefix(f"{params.schema}.")
+        if name not in present and "." in name:
+            raise InvalidInput(field="tables", message=f"{given} is not in the schema {params.schema}")
+        if name not in present:
+            raise NotFound(what=f"table of {params.schema}", id=name)
+        named.append(name)
+    return sorted(set(named))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What the steps of a run share."""
+
+    params: Backup
+    run: Run
+    programs: Programs
+    folder: Path
+    step: Step
+
+
+async def run(params: Backup, run: Run, step: Step = no_step) -> str:
+    """Makes the backup; answers with what is in it."""
+    bench = run.bench
+    place = backups.resolve_location(bench.settings, params.backup_location)
+    async with target_lock(bench, f"backup {place}") as mine:
+        if mine is None:
+            raise TargetExists(message=f"another backup is being written to {place}")
+        backups.refuse_taken(place)
+        await _remove_leftovers(bench, place)
+        folder = backups.partial(place)
+        backups.make_folder(bench.settings, folder)
+        try:
+            await step("folder")
+            programs = await asyncio.to_thread(find_programs, mine.info.server_version)
+            manifest = await _write(_Job(params=params, run=run, programs=programs, folder=folder, step=step))
+            await step("manifest")
+            await run.still_ours()
+            await asyncio.to_thread(backups.publish, folder, place)
+            await step("published")
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(backups.remove, folder))
+            raise
+    return f"{manifest.rows} rows of {len(manifest.tables)} tables, {manifest.bytes} bytes, in {place}"
+
+
+async def _remove_leftovers(bench: Bench, place: Path) -> None:
+    """Removes what killed runs have left beside the place: a folder whose lock nobody holds."""
+    for folder in await asyncio.to_thread(backups.partials, place):
+        if backups.whole(folder) == place:
+            await asyncio.to_thread(backups.remove, folder)
+            continue
+        async with target_lock(bench, f"backup {backups.whole(folder)}") as free:
+            if free is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    await asyncio.to_thread(backups.remove, folder)
+
+
+async def _write(job: _Job) -> Manifest:
+    """Writes dump and manifest into the folder, both of one snapshot."""
+    params, database = job.params, job.run.bench.database
+    async with database.connection() as conn:
+        at = await revision(conn)
+    async with _snapshot(job.run.bench) as (conn, snapshot):
+        await job.step("snapshot")
+        included = await _included(conn, params)
+        left_out = [name for name in await contents.tables_of(conn, params.schema) if name not in included]
+        ((created_at, dbname),) = await (await conn.execute(queries.CLOCK)).fetchall()
+        roles = await contents.roles(conn, params.schema)
+        file = await _dump(job, snapshot, left_out)
+        await job.step("dumped")
+        tables = await contents.count_rows(conn, params.schema, included, job.run.progress)
+        await job.step("counted")
+        manifest = Manifest(
+            version=backups.VERSION,
+            created_at=created_at,
+            job=job.run.id,
+            holdfast=version("holdfast"),
+            revision=at,
+            server=conn.info.server_version,
+            program=job.programs.version,
+            database=dbname,
+            schema=params.schema,
+            compression=params.compression,
+            tables=tables,
+            without_rows=tuple(left_out),
+            files=(file,),
+            extensions=await contents.extensions(conn, params.schema),
+            owners=roles.owners,
+            granted=roles.granted,
+            naming=tuple(await contents.naming(conn, params.schema)),
+        )
+    await asyncio.to_thread(backups.write_manifest, job.folder, manifest)
+    return manifest
+
+
+@asynccontextmanager
+async def _snapshot(bench: Bench) -> AsyncGenerator[tuple[Connection, str]]:
+    """A transaction that sees the database as it is now for as long as it lasts, and the snapshot's name."""
+    async with await direct(bench.database, "backup") as conn:
+        await conn.execute(SQL("begin isolation level repeatable read, read only"))
+        await conn.execute(queries.LASTING)
+        yield conn, await scalar(conn, queries.SNAPSHOT)
+        await conn.execute(SQL("rollback"))
+
+
+async def _dump(job: _Job, snapshot: str, left_out: list[str]) -> File:
+    """Streams pg_dump into the file."""
+    params, run, seldom = job.params, job.run, Seldom()
+    schema = pattern(params.schema)
+    suffix = ".zst" if params.compression == "zstd" else ""
+    arguments = [
+        "--format=custom",
+        "--compress=0",  # what pg_dump can compress depends on its version: we do
+        "--no-password",
+        "--no-publications",
+        "--no-subscriptions",
+        "--strict-names",
+        f"--lock-wait-timeout={LOCK_WAIT}",
+        f"--snapshot={snapshot}",
+        f"--schema={schema}",
+        *(f"--exclude-table-data={schema}.{pattern(name)}" for name in left_out),
+    ]
+    writer = backups.Writer(job.folder, f"{file_name(params.schema)}.dump{suffix}", params.compression)
+    try:
+        server = server_of(run.bench.database, name="holdfast backup")
+        async with Program(job.programs.folder / "pg_dump", arguments, server) as program:
+            async for chunk in program.chunks():
+                await asyncio.to_thread(writer.write, chunk)
+                if seldom:
+                    await run.progress(writer.taken, None, "bytes dumped")
+            await program.ended()
+        return await asyncio.to_thread(writer.close)
+    finally:
+        writer.abandon()
+
+
+def pattern(name: str) -> str:
+    """A name as PostgreSQL's programs take it: exactly this one.
+
+    >>> pattern('Odd "name".*')
+    '"Odd ""name"".*"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def file_name(schema: str) -> str:
+    """The schema's name as that of a file.
+
+    >>> file_name("schedule_ingest"), file_name("../a b")
+    ('schedule_ingest', '___a_b')
+    """
+    return "".join(letter if letter.isalnum() or letter in "_-" else "_" for letter in schema)

@@ -1,0 +1,165 @@
+"""The SQL of restores: what must be there, the scratch, and the step in which a schema takes its place."""
+
+from typing import LiteralString
+
+UNLIMITED: LiteralString = """
+select set_config('statement_timeout', '0', false),
+    set_config('idle_in_transaction_session_timeout', '0', false)
+"""
+
+# -- what must be there ------------------------------------------------------------------------------
+
+RIGHTS: LiteralString = """
+select r.rolsuper or r.rolcreatedb as may_create_databases,
+    has_database_privilege(current_database(), 'CREATE') as may_create_schemas,
+    quote_ident(current_user) as me, quote_ident(current_database()) as here
+from pg_roles as r where r.rolname = current_user
+"""
+
+# NULL where there is no such schema.
+TARGET: LiteralString = """
+select pg_has_role(nspowner, 'USAGE') as ours, quote_ident(pg_get_userbyid(nspowner)) as owner
+from pg_namespace where nspname = %(schema)s
+"""
+
+EXTENSIONS_INSIDE: LiteralString = """
+select x.extname from pg_extension as x join pg_namespace as n on n.oid = x.extnamespace
+where n.nspname = %(schema)s order by 1
+"""
+
+EXTENSIONS_MISSING: LiteralString = """
+select name from unnest(%(names)s::text[]) as name
+where not exists (select from pg_extension where extname = name) order by 1
+"""
+
+ROLES_MISSING: LiteralString = """
+select name from unnest(%(names)s::text[]) as name
+where not exists (select from pg_roles where rolname = name) order by 1
+"""
+
+ROLES_NOT_OURS: LiteralString = """
+select r.rolname from pg_roles as r
+where r.rolname = any(%(names)s::text[]) and not pg_has_role(r.oid, 'MEMBER') order by 1
+"""
+
+# -- the scratch -------------------------------------------------------------------------------------
+
+# The columns that tell the locale have other names in other versions.
+LOCALE: LiteralString = """
+select d.oid::bigint as number, d.datname as name, pg_encoding_to_char(d.encoding) as encoding,
+    d.datcollate as collate, d.datctype as ctype, d.datlocprovider::text as provider,
+    coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale') as locale
+from pg_database as d where d.datname = current_database()
+"""
+
+CREATE_DATABASE: LiteralString = """
+create database {name} template template0 encoding {encoding} lc_collate {collate} lc_ctype {ctype}
+locale_provider {provider}
+"""
+ICU: LiteralString = " icu_locale {locale}"
+BUILTIN: LiteralString = " builtin_locale {locale}"
+
+DROP_DATABASE: LiteralString = "drop database if exists {name} with (force)"
+DROP_SCHEMA: LiteralString = "drop schema if exists {name} cascade"
+CREATE_SCHEMA: LiteralString = "create schema if not exists {name}"
+CREATE_EXTENSION: LiteralString = "create extension if not exists {name} schema {schema} cascade"
+RENAME: LiteralString = "alter schema {name} rename to {new}"
+ANALYZE: LiteralString = "analyze {table}"
+
+# What killed restores of this database have left: a database, a schema, or both.
+LEFTOVERS: LiteralString = """
+select datname::text from pg_database where starts_with(datname::text, %(prefix)s)
+union
+select nspname::text from pg_namespace where starts_with(nspname::text, %(prefix)s)
+order by 1
+"""
+
+# Programs that outlived the process that had started them.
+END_PROGRAMS: LiteralString = """
+select pg_terminate_backend(pid, 5000) from pg_stat_activity
+where application_name = %(name)s and pid <> pg_backend_pid()
+"""
+
+# -- taking the place --------------------------------------------------------------------------------
+
+HASTE: LiteralString = """
+select set_config('lock_timeout', '800', true), set_config('statement_timeout', '0', true)
+"""
+
+RELATIONS: LiteralString = """
+select c.relname from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+where n.nspname = %(schema)s and c.relkind in ('r', 'p') order by 1
+"""
+LOCK: LiteralString = "lock table {tables} in access exclusive mode"
+
+# Whether a name, as everybody writes it, means a table of this schema.
+MEANT: LiteralString = """
+select exists (
+    select from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+    where c.oid = to_regclass(%(table)s) and n.nspname = %(schema)s
+)
+"""
+
+HAS_TABLE: LiteralString = """
+select exists (
+    select from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+    where n.nspname = %(schema)s and c.relname = %(table)s and c.relkind = 'r'
+)
+"""
+
+# The columns that a table has in both schemas and that take a value.
+SHARED: LiteralString = """
+select a.attname from pg_attribute as a
+join pg_class as c on c.oid = a.attrelid
+join pg_namespace as n on n.oid = c.relnamespace
+where n.nspname in (%(old)s, %(new)s) and c.relname = %(table)s
+    and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and a.attidentity <> 'a'
+group by a.attname having count(*) = 2
+order by 1
+"""
+
+FORGET_ALL: LiteralString = "delete from {table}"
+FORGET_ROW: LiteralString = "delete from {table} where {key} = %(id)s"
+CARRY_ALL: LiteralString = "insert into {new} ({columns}) select {columns} from {old}"
+CARRY_ROW: LiteralString = "insert into {new} ({columns}) select {columns} from {old} where {key} = %(id)s"
+
+OTHERS_RUNNING: LiteralString = """
+select {key}::text from {table} where {state} = any(%(states)s) and {key} <> %(id)s order by 1
+"""
+
+# Whoever held these rows when the backup was made holds them no longer. The sweeps give them back, as they do
+# with all rows of workers that nobody knows.
+DISOWN: LiteralString = """
+update {table} set {owner} = %(nobody)s where {state}::text = any(%(states)s) and {owner} is not null
+"""
+
+# Functions that look for their tables in the schema's old name, and those of ours whose text has it.
+SEARCHING: LiteralString = """
+select p.oid::regprocedure::text, substring(setting from '=(.*)')
+from pg_proc as p
+join pg_namespace as n on n.oid = p.pronamespace
+cross join lateral unnest(p.proconfig) as setting
+where n.nspname = %(schema)s and setting like 'search_path=%%'
+order by 1
+"""
+WRITTEN: LiteralString = """
+select pg_get_functiondef(p.oid)
+from pg_proc as p
+join pg_namespace as n on n.oid = p.pronamespace
+join pg_language as l on l.oid = p.prolang
+where n.nspname = %(schema)s and l.lanname not in ('c', 'internal') and p.prokind in ('f', 'p')
+    and p.prosrc ~ %(naming)s and obj_description(p.oid, 'pg_proc') = 'made by Holdfast'
+order by 1
+"""
+SET_SEARCH_PATH: LiteralString = "alter routine {function} set search_path = {schemas}"
+
+# Pooled sessions keep statements that were prepared for the tables that are gone, and for the types of their
+# columns. One that is at rest can be ended: the pool looks before it lends one. Told is how many were not.
+RENEW: LiteralString = """
+select count(*) filter (where state <> 'idle'),
+    count(case when state = 'idle' then pg_terminate_backend(pid) end)
+from pg_stat_activity
+where datname = current_database() and application_name = 'holdfast pool'
+    and backend_start < %(since)s and pg_has_role(usesysid, 'MEMBER')
+"""
+CLOCK: LiteralString = "select clock_timestamp()"

@@ -1,0 +1,239 @@
+"""The step in which a restored schema takes its place: one transaction, in which the old one goes.
+
+What must outlive the old schema is carried over in it: the workers that are there, and the job that restores.
+Rows that somebody held when the backup was made are nobody's now, and the sweeps give them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString
+
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+from psycopg.sql import SQL, Composed, Identifier
+
+from holdfast.apps.system.executors import contents
+from holdfast.apps.system.executors import restore_queries as queries
+from holdfast.apps.system.executors.contents import Connection, Step, direct, scalar
+from holdfast.apps.system.ledger import NAME
+from holdfast.engine.ledger import Ledger
+from holdfast.errors import Conflict, DatabaseUnavailable, InvalidInput, TargetExists
+
+if TYPE_CHECKING:
+    from holdfast.apps.system.bench import Run
+
+TRIES = 60  # at having all tables of the old schema to oneself
+PAUSE = 1.0  # seconds between them: whoever waits behind us gets its turn
+LOOKS, LOOK_PAUSE = 20, 0.1  # how often, and after how many seconds, one looks whether sessions are at rest
+NOBODY = "restored"
+WORKERS = "workers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """What is put where. `scratch` is the schema's name now, `dumped` the one that it had in the backup."""
+
+    run: Run
+    scratch: str
+    target: str
+    dumped: str
+    overwrite: bool
+    step: Step
+
+    @property
+    def old(self) -> str:
+        """What the old schema is called until it is gone."""
+        return f"{self.scratch}_old"
+
+
+async def take_place(swap: Swap) -> bool:
+    """Puts the schema in its place; answers whether it is one that workers work with."""
+    async with await direct(swap.run.bench.database, "restore") as conn:
+        for left in reversed(range(TRIES)):
+            try:
+                async with conn.transaction():
+                    await conn.execute(queries.HASTE)
+                    alive = await _swap(conn, swap)
+                    await swap.step("swapping")
+                return alive
+            except (LockNotAvailable, DeadlockDetected):
+                if not left:
+                    raise DatabaseUnavailable(
+                        message=f"the tables of {swap.target} were in use all the time: nothing was replaced"
+                    ) from None
+            await swap.run.progress(TRIES - left, TRIES, "tries to have the tables for a moment")
+            await asyncio.sleep(PAUSE)
+    raise AssertionError("the last try answers or raises")
+
+
+async def renew_sessions(conn: Connection) -> None:
+    """Ends pooled sessions that know the tables that are gone, once each is at rest; the pool makes new ones.
+
+    Whoever works on one for longer keeps it: statements of the engine do not mind, and it ages away.
+    """
+    since = await scalar(conn, queries.CLOCK)
+    for _ in range(LOOKS):
+        if not await scalar(conn, queries.RENEW, since=since):
+            return
+        await asyncio.sleep(LOOK_PAUSE)
+
+
+async def _swap(conn: Connection, swap: Swap) -> bool:
+    replaces = await contents.schema_exists(conn, swap.target)
+    if replaces:
+        if not swap.overwrite:
+            raise TargetExists(message=f"the schema {swap.target} is there by now")
+        await _lock(conn, swap.target)
+        await refuse_needed(conn, swap.target)
+        await _refuse_others(conn, swap)
+        await conn.execute(_rename(swap.target, swap.old))
+    await conn.execute(_rename(swap.scratch, swap.target))
+    if swap.dumped != swap.target:
+        await _retarget(conn, swap)
+    alive = await _settle(conn, swap, replaces=replaces)
+    if replaces:
+        await conn.execute(SQL(queries.DROP_SCHEMA).format(name=Identifier(swap.old)))
+    return alive
+
+
+def _rename(name: str, new: str) -> Composed:
+    return SQL(queries.RENAME).format(name=Identifier(name), new=Identifier(new))
+
+
+async def _lock(conn: Connection, schema: str) -> None:
+    found = await (await conn.execute(queries.RELATIONS, {"schema": schema})).fetchall()
+    if found:
+        tables = SQL(", ").join(Identifier(schema, name) for (name,) in found)
+        await conn.execute(SQL(queries.LOCK).format(tables=tables))
+
+
+async def refuse_needed(conn: Connection, schema: str) -> None:
+    """`InvalidInput` when something outside needs the schema, and would go with it."""
+    inside = await (await conn.execute(queries.EXTENSIONS_INSIDE, {"schema": schema})).fetchall()
+    if inside:
+        names = ", ".join(name for (name,) in inside)
+        raise InvalidInput(
+            field="target_schema",
+            message=f"{schema} cannot be replaced, as extensions live in it: {names}. Give them a schema of "
+            "their own (alter extension … set schema …)",
+        )
+    if needing := await contents.inward(conn, schema):
+        raise InvalidInput(
+            field="target_schema",
+            message=f"{schema} cannot be replaced, as others need it: {'; '.join(needing[:10])}",
+        )
+
+
+# -- what outlives the old schema --------------------------------------------------------------------
+
+
+async def _settle(conn: Connection, swap: Swap, *, replaces: bool) -> bool:
+    """Carries over what is alive; answers whether anything here is."""
+    alive = False
+    for store in swap.run.bench.stores.values():
+        ledger = store.ledger
+        if not await _is_meant(conn, ledger.table, swap.target):
+            continue
+        alive = True
+        await _disown(conn, swap.target, ledger)
+        if ledger.name == NAME and replaces:
+            await _carry_job(conn, swap, ledger)
+    if await _is_meant(conn, WORKERS, swap.target):
+        alive = True
+        if replaces:
+            await _carry(conn, swap, WORKERS, queries.FORGET_ALL, queries.CARRY_ALL)
+    return alive
+
+
+async def _is_meant(conn: Connection, table: str, schema: str) -> bool:
+    """Whether workers mean a table of this schema when they say the name: their search_path decides."""
+    name = Identifier(*table.split(".")).as_string(conn)
+    return bool(await scalar(conn, queries.MEANT, table=name, schema=schema))
+
+
+async def _disown(conn: Connection, schema: str, ledger: Ledger) -> None:
+    if ledger.owner is None or not ledger.lifecycle.of("lose"):
+        return  # a lock, or a lease that runs out by itself
+    query = SQL(queries.DISOWN).format(
+        table=_in(schema, ledger), owner=Identifier(ledger.owner), state=Identifier(ledger.state)
+    )
+    await conn.execute(query, {"nobody": NOBODY, "states": list(ledger.lifecycle.held)})
+
+
+async def _refuse_others(conn: Connection, swap: Swap) -> None:
+    """`Conflict` when other jobs run whose rows would be gone before their end."""
+    for store in swap.run.bench.stores.values():
+        ledger = store.ledger
+        if ledger.name != NAME or not await _is_meant(conn, ledger.table, swap.target):
+            continue
+        query = SQL(queries.OTHERS_RUNNING).format(
+            table=_in(swap.target, ledger), key=Identifier(ledger.key.column), state=Identifier(ledger.state)
+        )
+        params = {"id": swap.run.id, "states": list(ledger.lifecycle.held)}
+        if others := [row[0] for row in await (await conn.execute(query, params)).fetchall()]:
+            raise Conflict(
+                what=swap.target,
+                message=f"other jobs are running, and would lose their rows: {', '.join(others)}",
+            )
+
+
+async def _carry_job(conn: Connection, swap: Swap, ledger: Ledger) -> None:
+    """The row of the very job that restores, as it is: its end is still to be written."""
+    table = ledger.table.split(".")[-1]
+    key = Identifier(ledger.key.column)
+    await _carry(conn, swap, table, queries.FORGET_ROW, queries.CARRY_ROW, key=key)
+
+
+async def _carry(
+    conn: Connection, swap: Swap, table: str, forget: LiteralString, carry: LiteralString, **names: Any
+) -> None:
+    if not await scalar(conn, queries.HAS_TABLE, schema=swap.old, table=table):
+        return
+    new, old = Identifier(swap.target, table), Identifier(swap.old, table)
+    params = {"old": swap.old, "new": swap.target, "table": table}
+    found = await (await conn.execute(queries.SHARED, params)).fetchall()
+    columns = SQL(", ").join(Identifier(name) for (name,) in found)
+    await conn.execute(SQL(forget).format(table=new, **names), {"id": swap.run.id})
+    await conn.execute(SQL(carry).format(new=new, old=old, columns=columns, **names), {"id": swap.run.id})
+
+
+def _in(schema: str, ledger: Ledger) -> Identifier:
+    return Identifier(schema, ledger.table.split(".")[-1])
+
+
+# -- another name ------------------------------------------------------------------------------------
+
+
+async def _retarget(conn: Connection, swap: Swap) -> None:
+    """Functions of a schema that gets another name: where they look for tables, and what ours say.
+
+    Functions of others whose text names the schema were refused before.
+    """
+    rows = await (await conn.execute(queries.SEARCHING, {"schema": swap.target})).fetchall()
+    for function, path in rows:
+        schemas = [swap.target if name == swap.dumped else name for name in read_search_path(path)]
+        if schemas != read_search_path(path):
+            query = SQL(queries.SET_SEARCH_PATH).format(
+                function=SQL(function), schemas=SQL(", ").join(map(Identifier, schemas))
+            )
+            await conn.execute(query)
+    quoted = Identifier(swap.target).as_string(conn) if not _PLAIN.fullmatch(swap.target) else swap.target
+    words = re.compile(rf'(?<![\w"]){re.escape(swap.dumped)}(?=\.)')
+    params = {"schema": swap.target, "naming": contents.naming_pattern(swap.dumped)}
+    for (definition,) in await (await conn.execute(queries.WRITTEN, params)).fetchall():
+        await conn.execute(words.sub(quoted, definition).encode())
+
+
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def read_search_path(text: str) -> list[str]:
+    """The names of a search_path, as they are without quotes.
+
+    >>> read_search_path('shop, "Odd, name", pg_temp')
+    ['shop', 'Odd, name', 'pg_temp']
+    """
+    found = re.findall(r'"((?:[^"]|"")*)"|([^,\s"]+)', text)
+    return [quoted.replace('""', '"') or plain for quoted, plain in found]
