@@ -1,0 +1,199 @@
+"""Flush: finished rows of a ledger that are old enough become Parquet files, and leave the table.
+
+Batch by batch, and in this order: the rows are locked, the files written, synced and published, exactly these
+rows deleted and that committed, the files entered in the manifest. Wherever it is cut off, the next run puts
+the archive in order first (`settle`), so that each row is in exactly one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from psycopg.errors import ForeignKeyViolation
+
+from holdfast.apps.system import manifest as manifests
+from holdfast.apps.system import parquet
+from holdfast.apps.system.bench import Bench, Run
+from holdfast.apps.system.executors import flush_queries as queries
+from holdfast.apps.system.ledger import NAME
+from holdfast.apps.system.manifest import Entry
+from holdfast.apps.system.parameters import Flush
+from holdfast.apps.system.places import Archive, Step, unwatched
+from holdfast.apps.system.settle import new_group, new_path, settle
+from holdfast.apps.system.source import Connection, Part, Source, source_of
+from holdfast.errors import Conflict, InvalidInput
+
+T = TypeVar("T")
+
+LARGEST = 32 * 2**20  # bytes of values in a batch, however many rows it may have
+CHUNK = 1000  # rows that are read at once
+LONGEST = 50_000_000  # hours, which is before any calendar of the database begins
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch has moved."""
+
+    rows: int
+    events: int
+    entries: tuple[Entry, ...]
+
+
+def target(params: Flush) -> str:
+    """The ledger, of which there is one maintainer at a time."""
+    return params.ledger
+
+
+async def check(params: Flush, bench: Bench) -> None:
+    """Refuses what is no ledger, whose table is not there, or where nobody could write an archive."""
+    declared = bench.registry.ledger(params.ledger)
+    parquet.pyarrow()
+    _ = bench.archive  # an address that is none is told now
+    async with bench.database.connection() as conn:
+        source = await source_of(conn, bench.registry, declared)
+    if not source.states:
+        told = f"every end of {declared.name} waits for a person: there is nothing that may be flushed"
+        raise InvalidInput(field="ledger", message=told)
+
+
+async def run(params: Flush, run: Run, step: Step = unwatched) -> str:
+    """Moves everything that was finished before the limit; answers how many rows went into how many files."""
+    bench = run.bench
+    declared = bench.registry.ledger(params.ledger)
+    rows = events = files = 0
+    conn = await bench.database.connect("flush")
+    try:
+        source = await source_of(conn, bench.registry, declared)
+        found = await settle(conn, bench.archive, source, step)
+        for path in found.unreadable:
+            run.note(f"{path} is no file that anybody can read, and stays where it is", "WARN")
+        if found.entered or found.removed:
+            run.note(f"put in order: {found.entered} files entered, {found.removed} removed")
+        until = await _until(conn, source, params)
+        while batch := await _batch(conn, bench, source, params, until, run.id, step):
+            rows, events, files = rows + batch.rows, events + batch.events, files + len(batch.entries)
+            await run.progress(rows, None, "rows")
+    finally:
+        await asyncio.shield(conn.close())
+    return _told(rows, events, files)
+
+
+def _told(rows: int, events: int, files: int) -> str:
+    if not rows:
+        return "0 rows"
+    beside = f" and {_count(events, 'event')}" if events else ""
+    return f"{_count(rows, 'row')}{beside} to {_count(files, 'file')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+async def _until(conn: Connection, source: Source, params: Flush) -> str:
+    seconds = min(params.older_than_hours, LONGEST) * 3600.0
+    cursor = await conn.execute(queries.UNTIL[source.ledger.times.kind], {"seconds": seconds})
+    ((until,),) = await cursor.fetchall()
+    return until
+
+
+async def _batch(
+    conn: Connection, bench: Bench, source: Source, params: Flush, until: str, job: str, step: Step
+) -> Batch | None:
+    """Moves one batch; None when nothing is left."""
+    table, archive = source.declared.table, bench.archive
+    try:
+        async with conn.transaction():
+            await conn.execute(queries.PATIENT)
+            keys = await _pick(conn, source, params, until, job)
+            if not keys:
+                return None
+            await step("locked")
+            keys, batches = await _read(conn, source, keys)
+            for part in source.parts:  # under locks that hold off whoever wants to change the tables
+                await bench.registry.must_be(conn, part.declared, part.definition)
+            entries = await _publish(archive, table, source, batches, step)
+            await step("published")
+            deleted = (await conn.execute(source.rows.render(queries.DELETE), {"keys": keys})).rowcount
+            if deleted != len(keys):
+                raise RuntimeError(f"{deleted} rows of {table} went and {len(keys)} were written: none goes")
+            await step("deleted")
+    except ForeignKeyViolation as error:
+        message = f"its rows are referred to: {error.diag.message_primary}"
+        raise Conflict(what=table, message=message) from None
+    await step("committed")
+    entering = manifests.update(archive, table, lambda seen: manifests.entered(seen, entries))
+    await _to_its_end(entering)
+    await step("entered")
+    events = sum(entry.rows for entry in entries if entry.kind == "events")
+    return Batch(len(keys), events, tuple(entries))
+
+
+async def _pick(conn: Connection, source: Source, params: Flush, until: str, job: str) -> list[str]:
+    given = {
+        "states": list(source.states),
+        "until": until,
+        "rows": params.batch_rows,
+        "running": job if source.declared.name == NAME else None,
+    }
+    return [key for (key,) in await (await conn.execute(source.pick(), given)).fetchall()]
+
+
+async def _read(conn: Connection, source: Source, keys: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
+    """The rows of these keys and what goes with them, until they are many bytes; and which keys these are."""
+    batches: dict[str, list[Any]] = {part.about.table: [] for part in source.parts}
+    size = taken = 0
+    for begin in range(0, len(keys), CHUNK):
+        chosen = keys[begin : begin + CHUNK]
+        for part in source.parts:
+            size += await _read_part(conn, part, chosen, batches[part.about.table])
+        taken = begin + len(chosen)
+        if size >= LARGEST:
+            break
+    return keys[:taken], batches
+
+
+async def _read_part(conn: Connection, part: Part, keys: list[str], batches: list[Any]) -> int:
+    query = part.render(queries.READ, columns=part.reading())
+    rows = await (await conn.execute(query, {"keys": keys})).fetchall()
+    if not rows:
+        return 0
+    batch = await asyncio.to_thread(parquet.batch_of, part.about, rows)
+    batches.append(batch)
+    return batch.nbytes
+
+
+async def _publish(
+    archive: Archive, table: str, source: Source, batches: dict[str, list[Any]], step: Step
+) -> list[Entry]:
+    """Writes the files of a batch, that of the ledger's own rows last: it tells that all are there."""
+    group, entries = new_group(), list[Entry]()
+    for part in source.parts:
+        if found := batches[part.about.table]:
+            path = new_path(table, part.about.table, group)
+            body, entry = await asyncio.to_thread(_encode, path, part, found)
+            await archive.put(path, body, step)
+            entries.append(entry)
+    return entries
+
+
+def _encode(path: str, part: Part, batches: list[Any]) -> tuple[bytes, Entry]:
+    sink = io.BytesIO()
+    rows = parquet.write(sink, part.about, batches)
+    entry = parquet.entry_of(path, sink)
+    assert entry is not None
+    assert entry.rows == rows
+    return sink.getvalue(), entry
+
+
+async def _to_its_end(work: Awaitable[T]) -> T:
+    """Does this even if the job is called off meanwhile: the rows have left the table already."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
