@@ -282,7 +282,14 @@ async def committed_by_itself(ctx: Context) -> None:
     await (await ctx.transaction()).execute("commit")
 
 
-@pytest.mark.parametrize("slip", [swallowed, left_open, deferred, committed_by_itself])
+async def committed_by_itself_and_failed(ctx: Context) -> None:
+    await committed_by_itself(ctx)
+    raise ValueError("and then this")
+
+
+@pytest.mark.parametrize(
+    "slip", [swallowed, left_open, deferred, committed_by_itself, committed_by_itself_and_failed]
+)
 async def test_a_transaction_that_cannot_commit_is_a_bad_run_and_not_repeated_for_ever(
     app: Holdfast, conn: Connection, post: Post, notes: None, slip: Any
 ) -> None:
@@ -496,9 +503,14 @@ async def test_a_thread_that_is_cut_off_is_told(settings: Settings, conn: Connec
     assert await asyncio.to_thread(told.wait, PATIENCE)
 
 
+@pytest.mark.parametrize(
+    "answer", [None, Retry("busy"), Fail("no such house"), ValueError("oh")], ids=lambda it: type(it).__name__
+)
 async def test_a_connection_that_is_cut_during_a_send_repeats_that_row_alone(
-    app: Holdfast, conn: Connection, post: Post
+    app: Holdfast, conn: Connection, post: Post, answer: Any
 ) -> None:
+    """Whatever was answered to it: where nothing can be written, nothing was, and the worker goes on."""
+    post.answers["a"] = [answer, None]
     post.door.clear()
     await add(conn, "a", "b", "c")
     async with working(app, ledgers=["cards"], concurrency=1):

@@ -259,16 +259,19 @@ class Courier:
         if refused := self._unwritten.pop(claim.id, None):
             telling.again = True
             return self._decide(claim, refused, backoff)
-        async with conn.transaction() as kept:
-            ending = await self._run(handler, telling)
-            move = self._decide(claim, ending, backoff)
-            if move.verb in KEPT and conn.info.transaction_status == TransactionStatus.INERROR:
-                message = "the handler went on in a transaction that had failed"
-                move = self._decide(claim, Crashed(code="COMMIT_FAILED", message=message), backoff)
-            if move.verb not in KEPT:
-                raise psycopg.Rollback(kept)  # also of what it made of its role
-            if telling.finishing.confined:
-                await telling.finishing.unconfine()
+        try:
+            async with conn.transaction() as kept:
+                ending = await self._run(handler, telling)
+                move = self._decide(claim, ending, backoff)
+                if move.verb in KEPT and conn.info.transaction_status == TransactionStatus.INERROR:
+                    message = "the handler went on in a transaction that had failed"
+                    move = self._decide(claim, Crashed(code="COMMIT_FAILED", message=message), backoff)
+                if move.verb not in KEPT:
+                    raise psycopg.Rollback(kept)  # also of what it made of its role
+                if telling.finishing.confined:
+                    await telling.finishing.unconfine()
+        except psycopg.Rollback:  # it comes out where there is nothing left to roll back
+            raise psycopg.OperationalError("the transaction was lost while the row was told") from None
         return move
 
     async def _run(self, handler: Handler, telling: Telling) -> Ending:
