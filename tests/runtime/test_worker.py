@@ -435,3 +435,50 @@ async def test_time_limits_hold_for_a_poll_interval_of_hours(settings: Settings,
         async with working(app):
             await until_task(conn, task_id, "dead_letter")
         assert time.monotonic() - began < PATIENCE
+
+
+# -- its end by a mistake ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("culprit", ["a turn", "a run"])
+async def test_a_worker_that_falls_gives_the_rows_of_every_ledger_back(
+    app: Holdfast, conn: Connection, monkeypatch: pytest.MonkeyPatch, culprit: str
+) -> None:
+    """Its handlers are cut off by no fault of theirs, so that nothing is counted and nothing fails."""
+    falls = asyncio.Event()
+
+    @app.handler("wait")
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    @app.handler("go", ledger="errands")
+    async def go() -> None:
+        await falls.wait()
+
+    async def turns(_: Any, conn: Any) -> None:
+        await falls.wait()
+        raise RuntimeError("a mistake of ours")
+
+    async def closes(_: Any) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    task_id = await add(app, "wait", limit=1)
+    await app.store("errands").enqueue(conn, Item(kind="go"))
+    await app.store("errands").enqueue(conn, Item(kind="wait"))
+    worker = app.worker(ledgers=["tasks", "errands"])
+    work = asyncio.create_task(worker.run())
+    await until_task(conn, task_id, "running")
+    await until(conn, "select count(*) = 2 from errands where stage = 'doing'")
+    if culprit == "a turn":
+        (pump,) = (one for one in worker.pumps if one.ledger.name == "errands")
+        monkeypatch.setattr(type(pump), "_try_blocked", turns)
+        pump.ring()
+    else:
+        monkeypatch.setattr("holdfast.runtime.context.Finishing.close", closes)
+    falls.set()
+    with pytest.raises(ExceptionGroup):
+        await work
+    left = await task(conn, task_id)
+    assert (left["status"], left["attempts"], left["worker_id"]) == ("pending", 0, None)
+    assert await column(conn, "select trouble from errands where what = 'wait'") == [None]
+    assert await column(conn, "select stage from errands where what = 'wait'") == ["waiting"]

@@ -13,10 +13,11 @@ from uuid import UUID
 import pytest
 
 from holdfast import Settings
-from holdfast.apps.schedules import intake
+from holdfast.apps.schedules import intake, process_queries
 from holdfast.apps.schedules.canonical import lock_key
 from holdfast.apps.schedules.intake import Picture
 from holdfast.db.pool import Connection
+from holdfast.engine.store import Store
 from runtime.support import cut, until, until_true
 from schedules.kit import AT_THE_GATE, DAY, USER, WAITING, Stage, Stop, day, entry, stage
 from schedules.loops import loop
@@ -313,5 +314,40 @@ async def test_a_database_that_goes_away_at_the_finish_costs_the_session_nothing
         await done(here, session)
         worker.stop()
         await running
+        assert await here.outcomes(session) == ["released", "done"]
+        assert await counts(conn) == [1, 1, 1, 1, 1]
+
+
+async def falls_silent(own: Connection, watch: Connection) -> None:
+    """Says nothing until the server has ended the connection for it."""
+    pid = own.info.backend_pid
+    await until(watch, "select count(*) = 0 from pg_stat_activity where pid = %s", pid)
+
+
+async def only_reads(own: Connection, _: Connection) -> None:
+    """As it is with a server that has just become a standby."""
+    await own.execute("set transaction read only")
+
+
+@pytest.mark.parametrize("trouble", [falls_silent, only_reads])
+async def test_a_process_that_stands_still_just_before_the_finish_costs_the_session_nothing(
+    settings: Settings, conn: Connection, monkeypatch: pytest.MonkeyPatch, trouble: Any
+) -> None:
+    """S-18, S-32: all was written but the end; the session is given back, not failed."""
+    monkeypatch.setattr(process_queries, "LOCK", process_queries.LOCK.replace("10s", "200ms"))
+    move_one, met = Store.move_one, list[str]()
+
+    async def meets_trouble(self: Store, own: Any, move: Any) -> None:
+        if not met:
+            met.append(move.verb)
+            await trouble(own, conn)
+        await move_one(self, own, move)
+
+    monkeypatch.setattr(Store, "move_one", meets_trouble)
+    async with stage(settings) as here:
+        session = await here.capture()
+        await here.work()
+        await here.work()
+        assert met == ["finish"]
         assert await here.outcomes(session) == ["released", "done"]
         assert await counts(conn) == [1, 1, 1, 1, 1]

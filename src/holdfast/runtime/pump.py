@@ -44,7 +44,14 @@ LOSSES = (
     DatabaseUnavailable,
     DatabaseAuthError,
 )
-AWAY = (psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable)
+# Of those, what says nothing about a run: beside connections, our own silence, and a server that only reads.
+AWAY = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.ReadOnlySqlTransaction,
+    DatabaseUnavailable,
+)
 REFUSALS = (psycopg.Error, TypeError, ValueError)  # of a move that has something no column can take
 UNWRITABLE = "UNWRITABLE"
 NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
@@ -100,6 +107,7 @@ class Pump:
         self._look = True  # whether to see which of our rows are still ours
         self._looked = time.monotonic()
         self._group: asyncio.TaskGroup | None = None
+        self._falls = False  # whether the whole worker ends, by a mistake: runs are cut off by nobody's wish
 
     # -- what others say to it -----------------------------------------------------------------------
 
@@ -136,23 +144,27 @@ class Pump:
         """Takes turns until it is told to stop claiming and everything has been written."""
         wait = FIRST_WAIT
         async with asyncio.TaskGroup() as self._group:
-            while self._has_a_reason():
-                try:
-                    async with await self.database.connect(f"worker {self.ledger.name}") as conn:
-                        await self.be_impatient(conn)
-                        self._look = True
-                        self.doors.ring()
-                        await self._turn(conn)
-                        wait = FIRST_WAIT
-                        await self._turns(conn)
-                except LOSSES as error:
-                    log.warning("%s: the database is away (%s); trying again", self.ledger.name, error)
-                    self.heard(None)
-                    wait = await self._back_off(wait)
-                except psycopg.Error as error:  # the other ledgers go on, and this one may be mended
-                    log.error("%s: refused (%s); trying again", self.ledger.name, error)
-                    self.heard(None)
-                    wait = await self._back_off(wait)
+            try:
+                while self._has_a_reason():
+                    try:
+                        async with await self.database.connect(f"worker {self.ledger.name}") as conn:
+                            await self.be_impatient(conn)
+                            self._look = True
+                            self.doors.ring()
+                            await self._turn(conn)
+                            wait = FIRST_WAIT
+                            await self._turns(conn)
+                    except LOSSES as error:
+                        log.warning("%s: the database is away (%s); trying again", self.ledger.name, error)
+                        self.heard(None)
+                        wait = await self._back_off(wait)
+                    except psycopg.Error as error:  # the other ledgers go on, and this one may be mended
+                        log.error("%s: refused (%s); trying again", self.ledger.name, error)
+                        self.heard(None)
+                        wait = await self._back_off(wait)
+            except BaseException:
+                self._falls = True
+                raise
 
     async def _back_off(self, wait: float) -> float:
         await asyncio.sleep(wait)
@@ -390,7 +402,7 @@ class Pump:
             self._drop(earlier)
         finishing = Finishing(self.database, self.places.transactions, self.ledger, claim)
         context = Context(self.store, claim, self.database, finishing)
-        task = self._group.create_task(self._run(claim, context, finishing))
+        task = self._group.create_task(self._run_once(claim, context, finishing))
         self.running[claim.id] = Run(claim, context, task)
 
     def _drop(self, run: Run) -> None:
@@ -399,6 +411,16 @@ class Pump:
         run.context.cancelled.set()
         run.task.cancel()
         self._wake.set()
+
+    async def _run_once(self, claim: Claimed, context: Context, finishing: Finishing) -> None:
+        """A run; whatever else than its cancellation comes out of it ends the worker."""
+        try:
+            await self._run(claim, context, finishing)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._falls = True
+            raise
 
     async def _run(self, claim: Claimed, context: Context, finishing: Finishing) -> None:
         handler = self.handlers.find(self.ledger.name, claim.kind)
@@ -419,6 +441,9 @@ class Pump:
             run = self.running.get(claim.id)
             if run is None or run.context is not context:
                 raise  # dropped, or given back: nobody waits for an answer
+            if self._falls:  # by no fault of the row's: given back
+                move = Move(verb="release", claim=claim)
+                raise
             move = self._decide(handler, claim, crash_of(error))  # it cancelled itself
         finally:
             try:
