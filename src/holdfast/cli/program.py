@@ -19,6 +19,7 @@ from holdfast import tracing
 from holdfast.cli import (
     INTERRUPTED,
     application,
+    archive,
     checkup,
     completion,
     connect,
@@ -72,6 +73,7 @@ program.add_typer(database.commands, name="db")
 program.add_typer(jobs.commands, name="job")
 program.add_typer(connect.commands, name="connect")
 program.add_typer(schedules.commands, name="schedules")
+program.add_typer(archive.commands, name="archive")
 program.command("completion")(completion.completion)
 
 
