@@ -43,11 +43,12 @@ begin
             || 'a schema of its own by HOLDFAST_SCHEMA';
     end if;
     if to_regclass(format('%I.jobs_legacy', here)) is not null then
-        raise exception using message = format('%I.jobs and %I.jobs_legacy are both there already: ', here, here)
-            || 'rename one of them first';
+        raise exception using message =
+            format('%I.jobs and %I.jobs_legacy are both there already: rename one of them first', here, here);
     end if;
     for one in select c.relname as name from pg_index as i join pg_class as c on c.oid = i.indexrelid
-        where i.indrelid = old and c.relname in ('jobs_pkey', 'uq_system_jobs__active_idempotency_key', 'idx_system_jobs__claimable', 'idx_system_jobs__status_created_at', 'idx_system_jobs__held')
+        where i.indrelid = old and c.relname in ('jobs_pkey', 'uq_system_jobs__active_idempotency_key', 'idx_system_jobs__claimable',
+            'idx_system_jobs__status_created_at', 'idx_system_jobs__held')
     loop
         execute format('alter index %I.%I rename to %I', here, one.name, 'legacy_' || one.name);
     end loop;
@@ -114,6 +115,108 @@ grant update (status, message, exception_trace, retry_count, updated_at, started
     fence, run_at) on %I.jobs to holdfast_worker$grant$, here);
 exception when insufficient_privilege then
     raise notice 'holdfast_worker may need `grant usage on schema %` from its owner', here;
+end
+$$;
+
+do $$
+begin
+    if to_regclass('schedule_ingest.day_origin') is not null then
+        if obj_description(to_regclass('schedule_ingest.day_origin'), 'pg_class')
+            is distinct from 'made by Holdfast' then
+            raise exception 'there is already another schedule_ingest.day_origin: rename it';
+        end if;
+        return;
+    end if;
+    create table schedule_ingest.day_origin (
+        user_id bigint not null,
+        schedule_date date not null,
+        shifts jsonb not null,
+        until timestamptz not null,
+        constraint day_origin_pkey primary key (user_id, schedule_date),
+        constraint day_origin_day_fkey foreign key (user_id, schedule_date)
+            references schedule_ingest.day_snapshot (user_id, schedule_date) on delete cascade,
+        constraint day_origin_shifts_check check (jsonb_typeof(shifts) = 'array')
+    );
+    comment on table schedule_ingest.day_origin is 'made by Holdfast';
+    grant select on schedule_ingest.day_origin to holdfast_worker;
+end
+$$;
+
+create or replace function schedule_ingest.holdfast_evictable(who bigint, day date, before timestamptz)
+returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $body$
+    select coalesce((
+        select not exists (
+            select from schedule_ingest.schedule_event as e where e.user_id = who and e.schedule_date = day
+            and (e.detected_at >= before or e.detected_at > s.updated_at)
+        ) and not exists (
+            select from (
+                select jsonb_array_elements(o.shifts) as shift, 1 as sign
+                from schedule_ingest.day_origin as o where o.user_id = who and o.schedule_date = day
+                union all select e.new_value, 1 from schedule_ingest.schedule_event as e
+                where e.user_id = who and e.schedule_date = day and e.new_value is not null
+                union all select e.old_value, -1 from schedule_ingest.schedule_event as e
+                where e.user_id = who and e.schedule_date = day and e.old_value is not null
+                union all select jsonb_array_elements(s.snapshot_payload), -1
+            ) as moved group by shift having sum(sign) <> 0
+        )
+        from schedule_ingest.day_snapshot as s where s.user_id = who and s.schedule_date = day
+    ), false)
+$body$;
+
+create or replace function schedule_ingest.evict(before timestamptz, most integer) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+declare
+    one record;
+    gone bigint;
+    total bigint = 0;
+    locked integer = 0;
+begin
+    if before is null or most is null then
+        raise exception using message = 'evict needs a time and a number of rows';
+    end if;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception using message = 'evict must see what others have just written: use READ COMMITTED';
+    end if;
+    for one in
+        select e.user_id, e.schedule_date, ('x' || encode(substring(sha256(convert_to(
+            e.user_id || ':' || to_char(e.schedule_date, 'YYYY-MM-DD'), 'UTF8')) for 8), 'hex')
+            )::bit(64)::bigint as key
+        from schedule_ingest.schedule_event as e
+        group by e.user_id, e.schedule_date having max(e.detected_at) < before
+    loop
+        exit when total >= most or locked >= 500;
+        continue when not schedule_ingest.holdfast_evictable(one.user_id, one.schedule_date, before);
+        continue when not pg_try_advisory_xact_lock(one.key);
+        locked = locked + 1;
+        continue when not schedule_ingest.holdfast_evictable(one.user_id, one.schedule_date, before);
+        insert into schedule_ingest.day_origin (user_id, schedule_date, shifts, until)
+        select s.user_id, s.schedule_date, s.snapshot_payload, s.updated_at
+        from schedule_ingest.day_snapshot as s
+        where s.user_id = one.user_id and s.schedule_date = one.schedule_date
+        on conflict (user_id, schedule_date) do update set shifts = excluded.shifts, until = excluded.until;
+        perform set_config('holdfast.erasing', one.user_id::text, true);
+        delete from schedule_ingest.schedule_event
+        where user_id = one.user_id and schedule_date = one.schedule_date;
+        get diagnostics gone = row_count;
+        perform set_config('holdfast.erasing', '', true);
+        total = total + gone;
+    end loop;
+    return total;
+end
+$body$;
+
+do $$
+declare
+    signature text;
+begin
+    foreach signature in array array[
+        'holdfast_evictable(bigint, date, timestamptz)', 'evict(timestamptz, integer)'
+    ] loop
+        execute 'revoke all on function schedule_ingest.' || signature || ' from public';
+        execute 'comment on function schedule_ingest.' || signature || ' is '
+            || quote_literal('made by Holdfast');
+    end loop;
 end
 $$;
 

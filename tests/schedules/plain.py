@@ -23,6 +23,7 @@ TABLES = (
     "schedule_notification",
     "capture_attempt",
     "notification_attempt",
+    "day_origin",
 )
 
 MOVE: LiteralString = "update schedule_ingest.capture_session set state = %s where id = %s"
@@ -134,6 +135,11 @@ def everything(db: Database, user: int, day: date = DAY) -> UUID:
         "insert into schedule_ingest.notification_attempt (notification_id, attempt, tried_at)"
         " values (%s, 1, now())",
         [told],
+    )
+    db.execute(
+        "insert into schedule_ingest.day_origin select user_id, schedule_date, snapshot_payload, updated_at"
+        " from schedule_ingest.day_snapshot where user_id = %s and schedule_date = %s",
+        [user, day],
     )
     return key
 

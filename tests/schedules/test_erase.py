@@ -19,7 +19,8 @@ from schedules import plain
 from schedules.plain import DAY, MOVE, OTHER, TABLES, USER, WAITING, Database, scalar
 
 ERASE: LiteralString = "select schedule_ingest.erase(%s)"
-NOTHING = dict.fromkeys(TABLES, 0)
+COUNTED = tuple(table for table in TABLES if table != "day_origin")  # which goes with its day
+NOTHING = dict.fromkeys(COUNTED, 0)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_erase_leaves_no_row_of_the_user_and_touches_no_other(db: Database) -> N
     done = plain.session(db, "processing")
     plain.version(db, 2, done)
     db.execute(MOVE, ["done", done])
-    wanted = dict.fromkeys(TABLES, 2) | {"capture_session": 4, "schedule_version": 3}
+    wanted = dict.fromkeys(COUNTED, 2) | {"capture_session": 4, "schedule_version": 3}
     assert scalar(db, ERASE, USER) == wanted
     assert plain.all_rows(db) == kept
     assert scalar(db, ERASE, USER) == NOTHING

@@ -248,6 +248,12 @@ def test_the_constraints_are_the_contracts_and_two_of_ours(db: Database) -> None
             " REFERENCES schedule_notification(notification_id) ON DELETE CASCADE",
             "notification_attempt_attempt_check": "CHECK ((attempt > 0))",
         },
+        "day_origin": {
+            "day_origin_pkey": "PRIMARY KEY (user_id, schedule_date)",
+            "day_origin_day_fkey": "FOREIGN KEY (user_id, schedule_date)"
+            " REFERENCES day_snapshot(user_id, schedule_date) ON DELETE CASCADE",
+            "day_origin_shifts_check": "CHECK ((jsonb_typeof(shifts) = 'array'))",
+        },
     }
 
 
@@ -293,6 +299,7 @@ def test_the_indexes_are_those_of_claims_lists_and_records(db: Database) -> None
             "ix_capture_attempt_lost": "(claimed_at) WHERE (outcome = 'lost')",
         },
         "notification_attempt": {},
+        "day_origin": {},
     }
 
 
@@ -372,6 +379,7 @@ def test_the_functions_have_a_fixed_search_path_and_those_with_their_owners_righ
     owners = {name.removeprefix("schedule_ingest.") for name, definer, *_ in found if definer}
     assert owners == {
         "erase(bigint)",
+        "evict(timestamp with time zone,integer)",
         "holdfast_image_guard()",
         "holdfast_version_guard()",
         "holdfast_version_points()",
@@ -389,7 +397,7 @@ def test_a_worker_may_do_its_work_and_no_more(db: Database) -> None:
     """S-5, S-6: it reads everything, deletes nothing, and never says whose a row is."""
     writes = "INSERT SELECT"
     wanted = dict.fromkeys(TABLES, writes) | dict.fromkeys(
-        ("capture_session", "capture_image", "day_schedule"), "SELECT"
+        ("capture_session", "capture_image", "day_schedule", "day_origin"), "SELECT"
     )
     for table in TABLES:
         found = db.execute(PRIVILEGES, ["holdfast_worker", table]).fetchall()

@@ -2,7 +2,7 @@
 
 from typing import LiteralString
 
-# The events of a job that has ended, once all of them are old; and never its last one, which holds the result.
+# The events of a job that has ended, once all of them are old; never its last one, which holds the result.
 # So what is left of a record begins with an end, and can be told from one that was tampered with.
 EVICTABLE: LiteralString = """
 exists (

@@ -5,14 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.apps.schedules.ledger import CAPTURE_SESSIONS, NOTIFICATIONS, notices, sessions
+from holdfast.apps.schedules import queries
+from holdfast.apps.schedules.ledger import CAPTURE_SESSIONS, NOTICES, NOTIFICATIONS, SCHEMA, notices, sessions
 from holdfast.apps.schedules.senders import Sender
 from holdfast.apps.schedules.values import Extractor
 from holdfast.db.settings import Settings
 from holdfast.engine.ledger import Ledger
-from holdfast.runtime.app import App
+from holdfast.runtime.app import App, Table
 
 Making = Callable[[Settings], Extractor]
+OF_USER = {"user_id": "user_id"}
+OF_DAY = ("user_id", "schedule_date")
+
+TABLES = (
+    Table(name=f"{SCHEMA}.capture_image"),
+    Table(name=f"{SCHEMA}.day_schedule", key=OF_DAY, subjects=OF_USER),
+    Table(name=f"{SCHEMA}.schedule_version", key=(*OF_DAY, "version"), subjects=OF_USER),
+    Table(name=f"{SCHEMA}.day_snapshot", key=OF_DAY, subjects=OF_USER),
+    Table(name=f"{SCHEMA}.day_origin", key=OF_DAY, subjects=OF_USER),
+    Table(
+        name=f"{SCHEMA}.schedule_event",
+        kind="stream",
+        key=("event_id",),
+        time="detected_at",
+        evict=queries.EVICT,
+        subjects=OF_USER,
+    ),
+    Table(name=f"{SCHEMA}.{NOTICES}", where=queries.UNTOLD),
+    Table(name=f"{SCHEMA}.capture_attempt", key=("session_id", "attempt")),
+    Table(name=f"{SCHEMA}.notification_attempt", key=("notification_id", "attempt")),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +59,8 @@ def app(*, extractors: Mapping[str, Making] | None = None, sender: Sender | None
     return SchedulesApp(
         name="schedules",
         ledgers=(CAPTURE_SESSIONS, NOTIFICATIONS),
+        tables=TABLES,
+        erasures={"user_id": queries.ERASE},
         work="holdfast.apps.schedules.work",
         web="holdfast.apps.schedules.web",
         own=extractors or {},

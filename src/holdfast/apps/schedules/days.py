@@ -7,7 +7,7 @@ several statements read is read at one moment, unless the caller is in a transac
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -60,6 +60,11 @@ async def day(conn: Connection, user_id: int, day: date, *, at: datetime | None 
     async with looks.one_moment(conn):
         versions = await looks.rows(conn, Version, queries.VERSION_AT, which)
         events = await looks.events(conn, queries.EVENTS_UNTIL, which)
+        origin = await _origin(conn, which)
+    if origin.until is not None and moment < origin.until:
+        until = origin.until.isoformat().replace("+00:00", "Z")
+        message = f"what it was before {until} is not told any more: its events were evicted"
+        raise Conflict(what=f"user {whose} on {day}", message=message)
     version, last = next(iter(versions), None), _last(versions, events)
     if last is None:
         raise _unknown(whose, day)
@@ -68,7 +73,7 @@ async def day(conn: Connection, user_id: int, day: date, *, at: datetime | None 
         schedule_date=day,
         at=moment,
         version=version and version.version,
-        shifts=_replayed(events),
+        shifts=_replayed(events, origin),
         session_id=last.session_id,
         updated_at=last.at,
         payload=version and version.payload,
@@ -183,7 +188,8 @@ async def rebuild(conn: Connection, user_id: int, day: date) -> Day:
                 last = seen if last is None else max(last, seen, key=lambda one: one.at)
         if last is None:
             raise _unknown(whose, day)
-        snapshot = json.dumps([to_json(shift) for shift in _replayed(events)])
+        rebuilt = _replayed(events, await _origin(conn, which))
+        snapshot = json.dumps([to_json(shift) for shift in rebuilt])
         row = {"snapshot": snapshot, "session_id": last.session_id, "updated_at": last.at}
         await conn.execute(queries.REBUILD, which | row)
         return await _now(conn, whose, day)
@@ -231,6 +237,18 @@ class _Seen:
     session_id: UUID
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Origin:
+    """The day before its events, where earlier ones were evicted: what it was, and until when they were."""
+
+    shifts: Json = ()
+    until: datetime | None = None
+
+
+async def _origin(conn: Connection, which: Mapping[str, Any]) -> _Origin:
+    return next(iter(await looks.rows(conn, _Origin, queries.ORIGIN, which)), _Origin())
+
+
 async def _stored(conn: Connection, user_id: int, day: date) -> list[_Stored]:
     return await looks.rows(conn, _Stored, queries.DAY, {"user_id": user_id, "day": day})
 
@@ -267,9 +285,9 @@ def _read(user_id: int, day: date, snapshot: Json) -> tuple[Shift, ...]:
         raise Conflict(what=f"the snapshot of user {user_id} on {day}", message=message) from None
 
 
-def _replayed(events: Sequence[Event]) -> tuple[Shift, ...]:
+def _replayed(events: Sequence[Event], origin: _Origin) -> tuple[Shift, ...]:
     try:
-        return replay(events)
+        return replay(events, [from_json(value) for value in origin.shifts])
     except ReplayError as error:
         what = f"the events of user {events[0].user_id} on {events[0].schedule_date}"
         raise Conflict(what=what, message=f"cannot be replayed: {error}") from None

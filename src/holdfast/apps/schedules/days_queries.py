@@ -68,6 +68,10 @@ from schedule_ingest.schedule_event
 
 _OF_DAY: LiteralString = "where user_id = %(user_id)s and schedule_date = %(day)s\n"
 
+ORIGIN: LiteralString = """
+select shifts, until from schedule_ingest.day_origin where user_id = %(user_id)s and schedule_date = %(day)s
+"""
+
 VERSIONS: LiteralString = VERSION + _OF_DAY + "and version = any(%(versions)s)"
 
 VERSION_AT: LiteralString = VERSION + _OF_DAY + "and created_at <= %(at)s order by version desc limit 1"

@@ -151,3 +151,18 @@ RESENT: LiteralString = """tried as (
     from moved as t
     where a.notification_id = t.notification_id and a.next_at is not null
 )"""
+
+# -- maintenance -----------------------------------------------------------------------------------------
+
+# Removes the events of days that have not changed since a moment, and keeps what they have led to.
+EVICT: LiteralString = "select schedule_ingest.evict(%(limit)s::timestamptz, %(batch)s::integer)"
+
+# A message stays as long as an event that it tells of: nobody would know that it was told.
+UNTOLD: LiteralString = """
+not exists (
+    select from schedule_ingest.schedule_event as e
+    where e.user_id = t.user_id and e.schedule_date = t.schedule_date and t.event_ids ? e.event_id::text
+)
+"""
+
+ERASE: LiteralString = "select schedule_ingest.erase(%(value)s::bigint)"

@@ -28,13 +28,15 @@ class ReplayError(HoldfastError):
         super().__init__(sentence=sentence, event_id=event_id)
 
 
-def replay(events: Iterable[Event]) -> tuple[Shift, ...]:
+def replay(events: Iterable[Event], origin: Iterable[Shift] = ()) -> tuple[Shift, ...]:
     """The day after all these events, in the order of `sort_key`; they are of one day, and come in any order.
+
+    `origin` is the day before them, where earlier ones were evicted.
 
     Observation by observation: first all old values go, then the new ones come. Event by event, a shift that
     takes another's place would depend on which of the two is first.
     """
-    day: Counter[Shift] = Counter()
+    day: Counter[Shift] = Counter(origin)
     for _, group in groupby(sorted(events, key=_order), key=_observation):
         observed = list(group)
         for event in observed:

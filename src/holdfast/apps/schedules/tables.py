@@ -14,6 +14,7 @@ from sqlalchemy import (
     Column,
     Date,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     Table,
@@ -140,6 +141,24 @@ day_snapshot = Table(
     Column("source_session_id", Uuid, nullable=False),
     Column("updated_at", moment, nullable=False),
     CheckConstraint(text("jsonb_typeof(snapshot_payload) = 'array'"), name="snapshot_payload"),
+    schema=SCHEMA,
+)
+
+# ADDED: what the day was when its events until then were evicted
+day_origin = Table(
+    "day_origin",
+    metadata,
+    Column("user_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("schedule_date", Date, primary_key=True),
+    Column("shifts", JSONB, nullable=False),
+    Column("until", moment, nullable=False),
+    CheckConstraint(text("jsonb_typeof(shifts) = 'array'"), name="shifts"),
+    ForeignKeyConstraint(
+        ["user_id", "schedule_date"],
+        [f"{SCHEMA}.day_snapshot.user_id", f"{SCHEMA}.day_snapshot.schedule_date"],
+        name=conv("day_origin_day_fkey"),
+        ondelete="CASCADE",
+    ),
     schema=SCHEMA,
 )
 

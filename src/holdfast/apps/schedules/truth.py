@@ -18,6 +18,7 @@ from holdfast.apps.schedules.shifts import from_json
 from holdfast.apps.schedules.values import Change, Event, Json, Refusal, Shift, Slot
 
 EARLIEST_ZONE = timedelta(hours=14)  # where a day begins first on earth
+MESSAGES = timedelta(milliseconds=1)  # each of an observation is a little later than the one before
 MOST_TOLD = 3  # shifts that one sentence names
 SIDES = {"shift_added": (False, True), "shift_removed": (True, False)}  # old, new; all others have both
 
@@ -33,6 +34,16 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The day when its events until then were evicted, as its row has it."""
+
+    user_id: int
+    schedule_date: date
+    shifts: Json
+    until: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Told:
     """A message, as far as it can be proven."""
 
@@ -42,6 +53,7 @@ class Told:
     session_id: UUID
     type: str
     event_ids: Json
+    created_at: datetime
 
 
 @dataclass(kw_only=True)
@@ -52,6 +64,7 @@ class Kept:
     schedule_date: date
     pointer: int | None = None
     snapshot: Snapshot | None = None
+    origin: Origin | None = None
     versions: list[Version] = field(default_factory=list[Version])
     events: list[StoredEvent] = field(default_factory=list[StoredEvent])
     notices: list[Told] = field(default_factory=list[Told])
@@ -152,11 +165,12 @@ def _snapshot(kept: Kept, events: Sequence[Event]) -> Iterator[str]:
         return
     try:
         known = Counter(from_json(value) for value in kept.snapshot.shifts)
+        origin = [from_json(value) for value in kept.origin.shifts] if kept.origin else []
     except Refusal as error:
         yield f"the snapshot cannot be read: {error.sentence}"
         return
     try:
-        replayed = Counter(replay(events))
+        replayed = Counter(replay(events, origin))
     except ReplayError as error:
         yield str(error)
         return
@@ -166,6 +180,8 @@ def _snapshot(kept: Kept, events: Sequence[Event]) -> Iterator[str]:
         yield f"the snapshot has {_shifts(further)}, which no event has brought"
     if events and kept.snapshot.updated_at < max(event.detected_at for event in events):
         yield "the snapshot is older than the last event"
+    if kept.origin and any(event.detected_at <= kept.origin.until for event in events):
+        yield "there is an event that is as old as those that were evicted"
 
 
 def _shifts(shifts: Counter[Shift]) -> str:
@@ -182,10 +198,12 @@ def _messages(kept: Kept, events: Sequence[Event]) -> Iterator[str]:
     times: Counter[str] = Counter()
     for notice in kept.notices:
         ids = [str(one) for one in notice.event_ids]
-        times.update(ids)
         parts = ids if notice.type == "event" else ["summary", *ids]
         if notice.id != notice_id(kept.user_id, kept.schedule_date, notice.session_id, parts):
             yield f"notification {notice.id} has not the id of what it tells"
+        if kept.origin and notice.created_at <= kept.origin.until + MESSAGES:
+            continue  # its events were evicted; a later one may have the id of one of them
+        times.update(ids)
         for one in ids:
             if sessions.get(one) != notice.session_id:
                 whose = "it is of another session" if one in sessions else "there is none such"

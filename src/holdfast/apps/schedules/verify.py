@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.apps.schedules import looks, verify_queries
 from holdfast.apps.schedules.looks import StoredEvent
 from holdfast.apps.schedules.record import Problem, Report, Version
-from holdfast.apps.schedules.truth import Kept, Snapshot, Told, problems
+from holdfast.apps.schedules.truth import Kept, Origin, Snapshot, Told, problems
 from holdfast.engine.store import Connection
 from holdfast.errors import InvalidInput, NotFound
 
@@ -96,6 +96,8 @@ class Reader:
             days[pointer.user_id, pointer.schedule_date].pointer = pointer.version
         for snapshot in await looks.rows(self.conn, Snapshot, verify_queries.SNAPSHOTS, these):
             days[snapshot.user_id, snapshot.schedule_date].snapshot = snapshot
+        for origin in await looks.rows(self.conn, Origin, verify_queries.ORIGINS, these):
+            days[origin.user_id, origin.schedule_date].origin = origin
         for version in await looks.rows(self.conn, Version, verify_queries.VERSIONS, these):
             days[version.user_id, version.schedule_date].versions.append(version)
         for event in await looks.rows(self.conn, StoredEvent, verify_queries.EVENTS, these):

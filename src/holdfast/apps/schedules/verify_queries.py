@@ -56,6 +56,14 @@ from schedule_ingest.day_snapshot
     + _THESE
 )
 
+ORIGINS: LiteralString = (
+    """
+select user_id, schedule_date, shifts, until
+from schedule_ingest.day_origin
+"""
+    + _THESE
+)
+
 VERSIONS: LiteralString = VERSION + _THESE + "order by version"
 
 EVENTS: LiteralString = EVENT + _THESE + "order by detected_at"
@@ -63,7 +71,7 @@ EVENTS: LiteralString = EVENT + _THESE + "order by detected_at"
 NOTICES: LiteralString = (
     """
 select notification_id as id, user_id, schedule_date, source_session_id as session_id,
-    notification_type as type, event_ids
+    notification_type as type, event_ids, created_at
 from schedule_ingest.schedule_notification
 """
     + _THESE

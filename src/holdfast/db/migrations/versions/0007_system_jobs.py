@@ -6,6 +6,9 @@ after that one, so that several can live in one database. Whoever migrates says 
 
 A `system.jobs` that is there already and not ours becomes `system.jobs_legacy`: it is read, and never changed
 or run. A downgrade gives it its name back.
+
+The events of a day may be evicted: `schedule_ingest.day_origin` keeps what they led to, so that replaying the
+later ones still gives the day. As before, one `schedule_ingest` serves every Holdfast of a database.
 """
 
 from alembic import op
@@ -135,6 +138,156 @@ end
 $$
 """
 
+# What a day was when its events were evicted, and until when they were. It goes with the day itself.
+ORIGIN = """
+do $$
+begin
+    if to_regclass('schedule_ingest.day_origin') is not null then
+        if obj_description(to_regclass('schedule_ingest.day_origin'), 'pg_class')
+            is distinct from 'made by Holdfast' then
+            raise exception 'there is already another schedule_ingest.day_origin: rename it';
+        end if;
+        return;
+    end if;
+    create table schedule_ingest.day_origin (
+        user_id bigint not null,
+        schedule_date date not null,
+        shifts jsonb not null,
+        until timestamptz not null,
+        constraint day_origin_pkey primary key (user_id, schedule_date),
+        constraint day_origin_day_fkey foreign key (user_id, schedule_date)
+            references schedule_ingest.day_snapshot (user_id, schedule_date) on delete cascade,
+        constraint day_origin_shifts_check check (jsonb_typeof(shifts) = 'array')
+    );
+    comment on table schedule_ingest.day_origin is 'made by Holdfast';
+    grant select on schedule_ingest.day_origin to holdfast_worker;
+end
+$$
+"""
+
+# Whether all events of a day are old, and lead to its snapshot: what is not true is not made to look true.
+EVICTABLE = """
+create or replace function schedule_ingest.holdfast_evictable(who bigint, day date, before timestamptz)
+returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $body$
+    select coalesce((
+        select not exists (
+            select from schedule_ingest.schedule_event as e where e.user_id = who and e.schedule_date = day
+            and (e.detected_at >= before or e.detected_at > s.updated_at)
+        ) and not exists (
+            select from (
+                select jsonb_array_elements(o.shifts) as shift, 1 as sign
+                from schedule_ingest.day_origin as o where o.user_id = who and o.schedule_date = day
+                union all select e.new_value, 1 from schedule_ingest.schedule_event as e
+                where e.user_id = who and e.schedule_date = day and e.new_value is not null
+                union all select e.old_value, -1 from schedule_ingest.schedule_event as e
+                where e.user_id = who and e.schedule_date = day and e.old_value is not null
+                union all select jsonb_array_elements(s.snapshot_payload), -1
+            ) as moved group by shift having sum(sign) <> 0
+        )
+        from schedule_ingest.day_snapshot as s where s.user_id = who and s.schedule_date = day
+    ), false)
+$body$
+"""
+
+# Day by day, under the lock by which sessions write a day; who is writing one just now is not waited for. The
+# gate is that of `erase`, open for one user at a time. No more days than a server has room for locks.
+EVICT = """
+create or replace function schedule_ingest.evict(before timestamptz, most integer) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+declare
+    one record;
+    gone bigint;
+    total bigint = 0;
+    locked integer = 0;
+begin
+    if before is null or most is null then
+        raise exception using message = 'evict needs a time and a number of rows';
+    end if;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception using message = 'evict must see what others have just written: use READ COMMITTED';
+    end if;
+    for one in
+        select e.user_id, e.schedule_date, ('x' || encode(substring(sha256(convert_to(
+            e.user_id || ':' || to_char(e.schedule_date, 'YYYY-MM-DD'), 'UTF8')) for 8), 'hex')
+            )::bit(64)::bigint as key
+        from schedule_ingest.schedule_event as e
+        group by e.user_id, e.schedule_date having max(e.detected_at) < before
+    loop
+        exit when total >= most or locked >= 500;
+        continue when not schedule_ingest.holdfast_evictable(one.user_id, one.schedule_date, before);
+        continue when not pg_try_advisory_xact_lock(one.key);
+        locked = locked + 1;
+        continue when not schedule_ingest.holdfast_evictable(one.user_id, one.schedule_date, before);
+        insert into schedule_ingest.day_origin (user_id, schedule_date, shifts, until)
+        select s.user_id, s.schedule_date, s.snapshot_payload, s.updated_at
+        from schedule_ingest.day_snapshot as s
+        where s.user_id = one.user_id and s.schedule_date = one.schedule_date
+        on conflict (user_id, schedule_date) do update set shifts = excluded.shifts, until = excluded.until;
+        perform set_config('holdfast.erasing', one.user_id::text, true);
+        delete from schedule_ingest.schedule_event
+        where user_id = one.user_id and schedule_date = one.schedule_date;
+        get diagnostics gone = row_count;
+        perform set_config('holdfast.erasing', '', true);
+        total = total + gone;
+    end loop;
+    return total;
+end
+$body$
+"""
+
+# Nobody but the owner may evict.
+CONFINE = """
+do $$
+declare
+    signature text;
+begin
+    foreach signature in array array[
+        'holdfast_evictable(bigint, date, timestamptz)', 'evict(timestamptz, integer)'
+    ] loop
+        execute 'revoke all on function schedule_ingest.' || signature || ' from public';
+        execute 'comment on function schedule_ingest.' || signature || ' is '
+            || quote_literal('made by Holdfast');
+    end loop;
+end
+$$
+"""
+
+# While another Holdfast of this database is as far as we are, all of this stays. So does an origin that says
+# something: the events are gone, and without it their day could not be told from one that was tampered with.
+LEAVE_ORIGIN = """
+do $$
+declare
+    other regclass;
+    at text;
+    one record;
+begin
+    for other in select oid from pg_class where relname = 'holdfast_version' and relkind = 'r'
+        and relnamespace <> quote_ident(current_schema())::regnamespace
+    loop
+        begin
+            execute 'select max(version_num) from ' || other into at;
+        exception when insufficient_privilege then
+            at := 'unknown';
+        end;
+        if at >= '0007' then
+            return;
+        end if;
+    end loop;
+    for one in select oid::regprocedure as name from pg_proc
+        where pronamespace = to_regnamespace('schedule_ingest') and proname in ('evict', 'holdfast_evictable')
+        and obj_description(oid, 'pg_proc') = 'made by Holdfast'
+    loop
+        execute 'drop function ' || one.name;
+    end loop;
+    if obj_description(to_regclass('schedule_ingest.day_origin'), 'pg_class') = 'made by Holdfast'
+        and not exists (select from schedule_ingest.day_origin) then
+        drop table schedule_ingest.day_origin;
+    end if;
+end
+$$
+"""
+
 LEAVE = """
 do $$
 declare
@@ -175,7 +328,10 @@ $$
 def upgrade() -> None:
     for statement in (SCHEMA, LEGACY, TABLE, GRANTS):
         op.execute(statement.format(here=HERE, names=NAMES, now=NOW))
+    for statement in (ORIGIN, EVICTABLE, EVICT, CONFINE):
+        op.execute(statement)
 
 
 def downgrade() -> None:
+    op.execute(LEAVE_ORIGIN)
     op.execute(LEAVE.format(here=HERE, names=NAMES))
