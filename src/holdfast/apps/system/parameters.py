@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,7 +20,12 @@ SUBJECTS = ("org_id", "tenant_id", "user_id")
 
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every type of job has in common: nothing but that a slip of the pen is refused."""
+    """What every type of job has in common: a slip of the pen is refused.
+
+    `judged` is the field of which a judgement speaks that takes the whole.
+    """
+
+    judged: ClassVar[str] = "parameters"
 
 
 class Flush(Parameters, frozen=True):
@@ -58,6 +63,7 @@ class StreamEviction(Parameters, frozen=True):
 class UserCleanup(Parameters, frozen=True):
     """A subject is erased from every ledger, table and archive; `cascade`: its open work, too."""
 
+    judged: ClassVar[str] = "subject"
     subject: dict[str, str | int]
     cascade: bool = False
 
@@ -139,7 +145,9 @@ def read(kind: JobType, given: Any) -> Parameters:
         message, _, path = str(error).partition(" - at `$")
         unknown = re.search(r"unknown field `([^`]*)`", message)
         missing = re.search(r"missing required field `([^`]*)`", message)
-        field = next((found[1] for found in (unknown, missing) if found), path.strip("`.")) or "parameters"
+        field = (
+            next((found[1] for found in (unknown, missing) if found), path.strip("`.")) or TYPES[kind].judged
+        )
         if unknown:
             known = ", ".join(TYPES[kind].__struct_fields__)
             message = f"is no parameter of {kind}: it has {known}"

@@ -19,7 +19,7 @@ from holdfast.apps.system import registry_queries as queries
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.roles import TimeKind
 from holdfast.engine.store import Store
-from holdfast.errors import InvalidInput, NotFound
+from holdfast.errors import Conflict, InvalidInput, NotFound
 from holdfast.runtime.app import App, Table
 
 Connection = AsyncConnection[Any]
@@ -108,16 +108,24 @@ class SchemaRegistry:
 
     def table(self, name: str, field: str = "table") -> Declared:
         """A declared table by its name, its ledger's name or its table's; `InvalidInput` if there is none."""
-        found = self.declared.get(name) or self._by_table.get(name) or self._of_any_schema(name)
+        found = self._found(name)
         if found is None:
             known = ", ".join(sorted(self.declared))
             raise InvalidInput(field=field, message=f"{name!r} is not declared: there are {known}")
         return found
 
+    def _found(self, name: str) -> Declared | None:
+        return self.declared.get(name) or self._by_table.get(name) or self._of_any_schema(name)
+
     def _of_any_schema(self, name: str) -> Declared | None:
         """A table without a schema of its own in the declaration may be asked for with any."""
         schema, dot, bare = name.rpartition(".")
         return self._by_table.get(bare) if dot and schema else None
+
+    def called(self, name: str) -> str:
+        """What a table is called, however it was asked for; a name that is not declared is its own."""
+        found = self._found(name)
+        return found.name if found else name
 
     def ledger(self, name: str, field: str = "ledger") -> Declared:
         """The same, if it is a ledger."""
@@ -153,6 +161,13 @@ class SchemaRegistry:
         """Refuses to go on with a definition that is no longer true; inside a transaction that has locks."""
         if await self.fresh(conn, declared) != known:
             raise InvalidInput(field="table", message=f"{declared.table} was changed meanwhile: try again")
+
+    def must_have(self, declared: Declared, definition: Definition, columns: Iterable[str]) -> None:
+        """Refuses to go on with a table that has no longer the columns that its declaration speaks of."""
+        known = {column.name for column in definition.columns}
+        if missing := [column for column in columns if column not in known]:
+            message = f"{declared.table} has no column {', '.join(missing)}, of which its declaration speaks"
+            raise Conflict(what=declared.name, message=message)
 
     async def references(self, conn: Connection, definition: Definition) -> list[Reference]:
         """The foreign keys of other tables that lead to this one."""
@@ -209,8 +224,8 @@ async def _look_up(conn: Connection, declared: Declared) -> Definition:
 def declared_by(apps: Iterable[App], stores: Mapping[str, Store], builtin: Iterable[str]) -> list[Declared]:
     """Every ledger, and every further table that an app declares; `builtin` are the apps that are ours.
 
-    A table is called by its bare name where nothing else is. What is declared twice is refused: nobody may give
-    one of our tables another meaning.
+    A table is called by its bare name where nothing else is. What is declared twice is refused: nobody may
+    give one of our tables another meaning.
     """
     ours, apps = set(builtin), tuple(apps)
     homes = {ledger.name: app.name for app in apps for ledger in app.ledgers}

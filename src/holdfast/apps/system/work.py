@@ -49,14 +49,16 @@ def _handler(kind: JobType, bench: Bench) -> Handler:
 async def run_job(kind: JobType, params: Any, bench: Bench, ctx: Context) -> Outcome:
     """Does what one job asks for; what can never work is its end, whatever else goes wrong is a bad run."""
     executor = executor_of(kind)
-    async with target_lock(bench, executor.target(params)) as lock:
+    target = bench.registry.called(executor.target(params))
+    async with target_lock(bench, target) as lock:
         if lock is None:
-            bench.log.write(str(ctx.job.id), "INFO", f"waits: {executor.target(params)} is taken")
+            bench.log.write(str(ctx.job.id), "INFO", f"waits: {target} is taken")
             return Snooze(TAKEN_WAIT)
         run = Run(bench=bench, id=str(ctx.job.id), context=ctx, lock=lock)
         try:
             await executor.check(params, bench)
-            return Done(await executor.run(params, run))
+            told = await executor.run(params, run)
+            return told if isinstance(told, Snooze) else Done(told)
         except (ClaimLost, *PASSING):
             raise
         except HoldfastError as error:

@@ -2,7 +2,8 @@
 
 Each has `target(params)`, what it keeps to itself; `check(params, bench)`, which refuses by raising and
 writes nothing, called when a job is made and again when it runs; and `run(params, run)`, which does the work
-and answers with a sentence that has counts. Each may be run again from the start, wherever it was stopped.
+and answers with a sentence that has counts, or with `Snooze` where something else that it needs is taken.
+Each may be run again from the start, wherever it was stopped.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Protocol, cast
 
 from holdfast.apps.system.bench import Bench, Run
 from holdfast.apps.system.types import JobType
+from holdfast.engine.outcomes import Snooze
 
 MODULES: Mapping[JobType, str] = {
     JobType.FLUSH: "flush",
@@ -31,7 +33,7 @@ class Executor(Protocol):
 
     def target(self, params: Any) -> str: ...
     def check(self, params: Any, bench: Bench) -> Awaitable[None]: ...
-    def run(self, params: Any, run: Run) -> Awaitable[str]: ...
+    def run(self, params: Any, run: Run) -> Awaitable[str | Snooze]: ...
 
 
 def executor_of(kind: JobType) -> Executor:

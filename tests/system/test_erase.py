@@ -1,0 +1,239 @@
+"""UserCleanup: whoever is erased is gone from every ledger, table and archive; nobody else is touched."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from holdfast import Settings
+from holdfast.apps.schedules import days
+from holdfast.apps.system import manifest
+from holdfast.apps.system.bench import target_lock
+from holdfast.db.pool import Connection
+from holdfast.errors import InvalidInput
+from holdfast.runtime.app import App, Table
+from runtime.support import running, until, until_true
+from schedules.recorded import DAY, at, entry, observe
+from system.kit import stage
+from system.subjects import ANNA, BO, filled, flushed, mark, mentions
+
+USER, OTHER = 4242424242, 4343434343
+
+
+@pytest.mark.parametrize("word", ["org_id", "tenant_id"])
+async def test_with_cascade_no_table_and_no_archive_file_knows_the_subject(
+    settings: Settings, word: str
+) -> None:
+    """Y-30: an organisation is one subject under both names; every column and every file was read."""
+    async with stage(settings) as staged:
+        await filled(staged)
+        await flushed(staged)
+        assert len(await mentions(staged, ANNA)) > 25
+        others = await mentions(staged, BO)
+        given = {"subject": {word: str(ANNA).upper()}, "cascade": True}
+        done = await staged.run("user_cleanup", given, key=f"erase {ANNA}")
+        assert done.state == "completed", done.columns["exception_trace"]
+        assert await mentions(staged, ANNA) == {}
+        assert await mentions(staged, BO) == others
+        message = done.columns["message"]
+        assert "2 called off; 2 archived rows (job 1, sync_jobs 1); " in message
+        assert f"without a column for {word}: " in message
+        for name in ("tasks", "system_jobs", "capture_session", "providers"):
+            assert name in message.partition("without a column")[2]
+        assert done.payload["subject"] == {word: "erased"}
+        again = await staged.run("user_cleanup", given)
+        assert again.columns["message"].startswith("0 rows; without")
+
+
+async def test_without_cascade_nothing_is_erased_while_work_is_open_and_the_counts_are_told(
+    settings: Settings,
+) -> None:
+    """Y-30: unfinished work, connections and archived rows stand in the way, each by its table."""
+    async with stage(settings) as staged:
+        await filled(staged)
+        await flushed(staged)
+        before = await mentions(staged, ANNA)
+        done = await staged.run("user_cleanup", {"subject": {"org_id": str(ANNA)}})
+        assert (done.state, done.attempts) == ("failed", 0)
+        assert done.columns["message"] == (
+            "the subject: has connections 1, job 1, sync_jobs 1, the archive of job 1,"
+            " the archive of sync_jobs 1: nothing was erased; with cascade that goes as well"
+        )
+        after = await mentions(staged, ANNA)
+        assert after.pop("system.jobs.parameters") == 1
+        assert after == before
+
+
+async def test_without_cascade_somebody_who_is_done_with_is_erased(settings: Settings) -> None:
+    """Y-30: finished work goes, with its events, tokens and entries of the audit."""
+    async with stage(settings) as staged:
+        await filled(staged, states=("succeeded",))
+        await staged.do("delete from connections where tenant_id = %s", ANNA)
+        others = await mentions(staged, BO)
+        done = await staged.run("user_cleanup", {"subject": {"tenant_id": str(ANNA)}})
+        assert done.state == "completed", done.columns["message"]
+        assert await mentions(staged, ANNA) == {}
+        assert await mentions(staged, BO) == others
+
+
+async def test_a_user_is_erased_from_the_schedules_by_their_own_way(
+    settings: Settings, conn: Connection
+) -> None:
+    """Y-30, S-57: versions and events go by `schedule_ingest.erase` alone; evicted days as well."""
+    for user in (USER, OTHER):
+        await observe(conn, user, [entry("09:00", title=f"user {user}")], at=at(0), images=2)
+        await observe(conn, user, [entry("10:00", title=f"user {user}")], at=at(1))
+        await observe(
+            conn, user, [entry("11:00", title=f"user {user}")], at=at(2), day=DAY + timedelta(days=1)
+        )
+    async with stage(settings) as staged:
+        await staged.run("stream_eviction", {"table": "schedule_event", "ttl_seconds": 60})
+        for user in (USER, OTHER):
+            await observe(conn, user, [entry("12:00", title=f"user {user}")], at=at(3))
+        await staged.do("insert into holdfast_audit (who, action, tenant) values ('x', 'y', %s)", str(USER))
+        before = await mentions(staged, OTHER)
+        refused = await staged.run("user_cleanup", {"subject": {"user_id": USER}})
+        assert "the subject: has schedule_notification 4" in refused.columns["message"]
+        done = await staged.run("user_cleanup", {"subject": {"user_id": str(USER)}, "cascade": True})
+        assert done.state == "completed", done.columns["exception_trace"]
+        assert await mentions(staged, USER) == {}
+        assert await mentions(staged, OTHER) == before
+        assert (await days.verify(conn)).problems == ()
+        assert "capture_image 2" in done.columns["message"]
+        told = done.columns["message"].partition("without a column")[2]
+        assert "capture_image" not in told
+        assert "job" in told
+
+
+async def test_a_running_handler_is_told_and_its_late_answer_changes_nothing(
+    settings: Settings, conn: Connection
+) -> None:
+    """Y-30: open work is called off through its store, and nobody waits for it."""
+    async with stage(settings) as staged:
+        begun, stopped = asyncio.Event(), asyncio.Event()
+
+        @staged.app.handler("slow")
+        async def slow(_: Any) -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                stopped.set()
+                raise
+
+        await staged.app.enqueue("job", "slow", {"text": mark(ANNA)}, tenant=ANNA)
+        async with running(staged.worker(ledgers=["job", "system_jobs"])):
+            await until_true(begun.is_set)
+            made = await staged.create("user_cleanup", {"subject": {"org_id": str(ANNA)}, "cascade": True})
+            await until(conn, "select status = 'completed' from system.jobs where id = %s", made)
+            await until_true(stopped.is_set)
+        assert await mentions(staged, ANNA) == {}
+
+
+async def test_a_file_that_no_manifest_names_is_settled_first(settings: Settings) -> None:
+    """Y-30, Y-25: a flush that was cut off must not bring the subject back."""
+    async with stage(settings) as staged:
+        await filled(staged, states=("succeeded",))
+        await staged.do("delete from connections")
+        await flushed(staged)
+        for table in ("job", "sync_jobs"):
+            await staged.bench.archive.delete(manifest.key_of(table))
+        assert await manifest.tables(staged.bench.archive) == []
+        refused = await staged.run("user_cleanup", {"subject": {"org_id": str(ANNA)}})
+        assert "the archive of job 1" in refused.columns["message"]
+        done = await staged.run("user_cleanup", {"subject": {"org_id": str(ANNA)}, "cascade": True})
+        assert done.state == "completed"
+        assert await mentions(staged, ANNA) == {}
+        assert (await manifest.read(staged.bench.archive, "job")).rows == 1
+
+
+async def test_an_erasure_waits_while_one_of_its_ledgers_is_being_maintained(settings: Settings) -> None:
+    """Y-17, Y-30: a flush might just be writing a row of the subject into a file."""
+    async with stage(settings) as staged:
+        await filled(staged, ANNA)
+        made = await staged.create("user_cleanup", {"subject": {"org_id": str(ANNA)}, "cascade": True})
+        async with target_lock(staged.bench, "job") as lock:
+            assert lock
+            await staged.drain()
+            job = await staged.job(made)
+            assert (job.state, job.attempts) == ("queued", 0)
+            assert "INFO waits: job is taken" in staged.lines(made)
+        await staged.do("update system.jobs set run_at = 0")
+        await staged.drain()
+        assert (await staged.job(made)).state == "completed"
+
+
+async def test_a_users_own_tables_go_in_the_order_of_their_foreign_keys(settings: Settings) -> None:
+    """Y-22, Y-30: what refers without a cascade goes before what it refers to; an undeclared one is told."""
+    whose = {"tenant_id": "org"}
+    tables = [
+        Table(name=f"own.{name}", kind="user", subjects=whose) for name in ("project", "issue", "remark")
+    ]
+    async with stage(settings, apps=[App(name="own", tables=tuple(tables))]) as staged:
+        await staged.do("create schema own; create table own.project (id bigint primary key, org uuid)")
+        for child, parent in (("issue", "project"), ("remark", "issue")):
+            await staged.do(
+                f"create table own.{child} (id bigint primary key, org text,"
+                f" of bigint references own.{parent})"
+            )
+        for number, org in enumerate((ANNA, BO)):
+            await staged.do("insert into own.project values (%s, %s)", number, org)
+            await staged.do("insert into own.issue values (%s, %s, %s)", number, str(org), number)
+            await staged.do("insert into own.remark values (%s, %s, %s)", number, str(org).upper(), number)
+        await staged.do("create table own.secret (of bigint references own.remark)")
+        await staged.do("insert into own.secret values (0)")
+        given = {"subject": {"org_id": str(ANNA)}}
+        refused = await staged.run("user_cleanup", given)
+        assert refused.state == "failed"
+        assert "secret" in refused.columns["message"]
+        await staged.do("truncate own.secret")
+        done = await staged.run("user_cleanup", given)
+        assert done.columns["message"].startswith("3 rows (issue 1, project 1, remark 1)")
+        assert await mentions(staged, ANNA) == {}
+        assert await staged.one("select count(*) from own.remark") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({}, "subject"),
+        ({"subject": {}}, "subject"),
+        ({"subject": {"org_id": str(ANNA), "user_id": 1}}, "subject"),
+        ({"subject": {"email": "anna@example.org"}}, "subject"),
+        ({"subject": {"org_id": ""}}, "subject"),
+        ({"subject": {"org_id": "anna"}}, "subject"),
+        ({"subject": {"org_id": 42}}, "subject"),
+        ({"subject": {"tenant_id": "x' or true --"}}, "subject"),
+        ({"subject": {"user_id": "anna"}}, "subject"),
+        ({"subject": {"user_id": str(ANNA)}}, "subject"),
+        ({"subject": {"user_id": 2**63}}, "subject"),
+        ({"subject": {"user_id": "1\x00"}}, "subject"),
+        ({"subject": {"user_id": 1.5}}, "subject"),
+        ({"subject": {"user_id": None}}, "subject"),
+        ({"subject": "anna"}, "subject"),
+        ({"subject": {"user_id": 1}, "cascade": "yes"}, "cascade"),
+        ({"subject": {"user_id": 1}, "all": True}, "all"),
+    ],
+)
+async def test_a_subject_that_cannot_be_one_makes_no_job(
+    settings: Settings, given: dict[str, Any], field: str
+) -> None:
+    """Section 3: none, two, or one of the wrong type."""
+    async with stage(settings) as staged:
+        with pytest.raises(InvalidInput) as caught:
+            await staged.create("user_cleanup", given)
+        assert caught.value.field.startswith(field)
+        assert await staged.one("select count(*) from system.jobs") == 0
+
+
+async def test_somebody_of_whom_nothing_is_known_is_erased_at_once(settings: Settings) -> None:
+    """Y-30: idempotent; nothing to do is completed."""
+    async with stage(settings) as staged:
+        for subject in ({"org_id": str(uuid4())}, {"user_id": -7}, {"tenant_id": UUID(int=0).hex}):
+            done = await staged.run("user_cleanup", {"subject": subject, "cascade": True})
+            assert done.state == "completed"
+            assert done.columns["message"].startswith("0 rows; without")
