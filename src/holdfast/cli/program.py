@@ -34,6 +34,7 @@ from holdfast.cli import (
     rows,
     schedules,
     serve,
+    sql,
     stats,
     tokens,
     top,
@@ -73,6 +74,7 @@ program.add_typer(database.commands, name="db")
 program.add_typer(jobs.commands, name="job")
 program.add_typer(connect.commands, name="connect")
 program.add_typer(schedules.commands, name="schedules")
+program.command("sql")(sql.sql)
 program.add_typer(archive.commands, name="archive")
 program.command("completion")(completion.completion)
 

@@ -5,13 +5,14 @@ console's text to the server: names come from a table of ours, values are parame
 """
 
 from holdfast.apps.system.console.grammar import parse
-from holdfast.apps.system.console.run import Answer, Context, Session, Target, execute
+from holdfast.apps.system.console.run import READS, Answer, Context, Session, Target, execute, perform
 from holdfast.apps.system.console.statements import FORMS, Statement
 from holdfast.apps.system.console.wiring import context_of
 from holdfast.apps.system.console.words import caret, unfinished
 
 __all__ = [
     "FORMS",
+    "READS",
     "Answer",
     "Context",
     "Session",
@@ -21,5 +22,6 @@ __all__ = [
     "context_of",
     "execute",
     "parse",
+    "perform",
     "unfinished",
 ]

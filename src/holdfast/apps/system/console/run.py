@@ -122,12 +122,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of a statement; `times` are the places of columns with milliseconds since 1970."""
+    """What came of a statement.
+
+    `times` are the places of columns with milliseconds since 1970; `more`: not all rows are told.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     message: str
     times: tuple[int, ...] = ()
+    more: bool = False
 
 
 async def execute(session: Session, text: str, context: Context) -> Answer:
@@ -166,7 +170,7 @@ async def _read(statement: ShowJobs | Select, context: Context) -> Answer:
     asked = query(statement, context.jobs, MOST_ROWS)
     rows, more = await look.rows(context.database, asked)
     told = f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}{', and there are more' if more else ''}"
-    return Answer(columns=asked.headings, rows=tuple(rows), message=told, times=asked.times)
+    return Answer(columns=asked.headings, rows=tuple(rows), message=told, times=asked.times, more=more)
 
 
 async def _kill(session: Session, statement: KillJob, context: Context) -> Answer:
