@@ -234,7 +234,7 @@ async def test_the_pool_is_that_of_this_process(app: Holdfast) -> None:
     assert told.value("holdfast_pool_connections", state="used") == 1
     assert before.value("holdfast_pool_connections", state="used") == 0
     asked = told.value("holdfast_pool_requests_total") - before.value("holdfast_pool_requests_total")
-    assert asked == 4  # those of the scrape before, for us and for two apps, and the one that is held
+    assert asked == 5  # those of the scrape before, for us and for three apps, and the one that is held
 
 
 def test_it_is_served_to_operators_as_prometheus_wants_it(settings: Settings) -> None:
@@ -287,7 +287,8 @@ async def test_a_database_that_is_away_leaves_what_the_process_itself_knows(
         site = app.site
         await app.database.pool.close()
         told = Scrape((await metrics.collect(site)).decode())
-    assert told.errors == [{"app": app, "ledger": ""} for app in ("holdfast", "connectors", "schedules")]
+    away = ("holdfast", "connectors", "schedules", "system")
+    assert told.errors == [{"app": app, "ledger": ""} for app in away]
     assert told.value("holdfast_build_info") == 1
     assert told.samples("holdfast_rows") == []
 

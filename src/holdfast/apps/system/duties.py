@@ -12,6 +12,7 @@ from holdfast.apps.system import actions
 from holdfast.apps.system import duties_queries as queries
 from holdfast.apps.system.bench import Bench
 from holdfast.apps.system.ledger import NAME
+from holdfast.apps.system.parameters import Flush
 from holdfast.apps.system.types import JobType
 from holdfast.engine.store import Connection
 from holdfast.engine.values import Filter
@@ -82,14 +83,10 @@ async def _due(conn: Connection, bench: Bench, clock: datetime) -> AsyncGenerato
     for entry in timed(bench, clock):
         yield entry
     for name, rows in bench.settings.system_flush:
-        if await _finished(conn, bench, name) >= rows:
-            hours = bench.settings.system_flush_after / 3600
-            yield Entry(
-                type=JobType.FLUSH,
-                target=name,
-                period=_period(clock, max(bench.settings.system_tick_seconds, 60.0)),
-                parameters={"ledger": name, "older_than_hours": hours},
-            )
+        given = {"ledger": name, "older_than_hours": bench.settings.system_flush_after / 3600}
+        if await _many(conn, bench, given, int(rows)):
+            period = _period(clock, max(bench.settings.system_tick_seconds, 60.0))
+            yield Entry(type=JobType.FLUSH, target=name, period=period, parameters=given)
 
 
 def timed(bench: Bench, clock: datetime) -> Iterator[Entry]:
@@ -119,11 +116,14 @@ def _period(clock: datetime, every: float) -> str:
     return began.strftime("%Y-%m-%dT%H:%MZ")
 
 
-async def _finished(conn: Connection, bench: Bench, name: str) -> int:
-    """How many rows a flush would find, counted no further than the threshold asks."""
+async def _many(conn: Connection, bench: Bench, given: dict[str, Any], threshold: int) -> bool:
+    """Whether a flush would find so many rows. One that cannot be is for `create` to refuse, which tells it."""
     from holdfast.apps.system.executors import flush  # its library is heavy
 
-    return await flush.count(conn, bench, name, bench.settings.system_flush_after / 3600)
+    try:
+        return await flush.count(conn, bench, Flush(**given), threshold) >= threshold
+    except HoldfastError:
+        return True
 
 
 def _made(bench: Bench) -> Any:

@@ -82,6 +82,13 @@ class Source:
 
     def pick(self) -> Composed:
         """The statement that finds and locks the rows of a batch."""
+        return self._found(queries.PICK)
+
+    def count(self) -> Composed:
+        """The statement that tells how many such rows there are, counted up to a number."""
+        return self._found(queries.COUNT)
+
+    def _found(self, template: LiteralString) -> Composed:
         ledger, fits = self.ledger, SQL(queries.FITS)
         late = [one for one in self.rows.columns if kind_of(one.type) in ("timestamp", "timestamptz")]
         conditions: list[Composable] = [fits.format(column=name(one.name)) for one in late]
@@ -89,7 +96,7 @@ class Source:
             conditions.append(SQL(self.declared.where))
         times = SQL(", ").join(SQL("t.{}").format(name(one)) for one in self.rows.about.times)
         return self.rows.render(
-            queries.PICK,
+            template,
             state=name(ledger.state),
             state_type=SQL(safe(ledger.state_type)),
             times=times,

@@ -82,6 +82,14 @@ async def run(params: Flush, run: Run, step: Step = unwatched) -> str:
     return _told(rows, events, files)
 
 
+async def count(conn: Connection, bench: Bench, params: Flush, most: int) -> int:
+    """How many rows a flush would move, counted up to `most`."""
+    source = await source_of(conn, bench.registry, bench.registry.ledger(params.ledger))
+    given = {"states": list(source.states), "until": await _until(conn, source, params), "rows": most}
+    ((found,),) = await (await conn.execute(source.count(), given)).fetchall()
+    return found
+
+
 def _told(rows: int, events: int, files: int) -> str:
     if not rows:
         return "0 rows"

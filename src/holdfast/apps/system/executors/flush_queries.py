@@ -37,6 +37,17 @@ with picked as materialized (
 select key from picked
 """
 
+# The same, for whoever only wants to know whether there are many.
+COUNT: LiteralString = """
+select count(*) from (
+    select from {table} as t
+    where t.{state} = any(%(states)s::text[]::{state_type}[])
+    and coalesce({times}) < %(until)s::{time_type}
+    and {conditions}
+    limit %(rows)s
+) as found
+"""
+
 # What refers to a row keeps it, unless it goes with it into the archive.
 NOT_REFERRED: LiteralString = "not exists (select from {table} as r where ({columns}) = ({keys}))"
 
