@@ -46,6 +46,25 @@ begin
 end
 $body$;
 
+create or replace function schedule_ingest.holdfast_session_returns() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+declare
+    at timestamptz := clock_timestamp();
+    last record;
+begin
+    update schedule_ingest.capture_attempt set ended_at = at, outcome = 'failed'
+        where session_id = new.id and ended_at is null;
+    select attempt, outcome into last from schedule_ingest.capture_attempt
+        where session_id = new.id order by attempt desc limit 1;
+    if last is null or last.outcome is distinct from 'failed' then
+        insert into schedule_ingest.capture_attempt
+            (session_id, attempt, worker, claimed_at, ended_at, outcome)
+        values (new.id, coalesce(last.attempt, 0) + 1, '-', at, at, 'failed');
+    end if;
+    return null;
+end
+$body$;
+
 create or replace function schedule_ingest.holdfast_image_guard() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
 declare
@@ -226,6 +245,8 @@ $body$;
 
 comment on function schedule_ingest.holdfast_session_guard() is 'made by Holdfast';
 
+comment on function schedule_ingest.holdfast_session_returns() is 'made by Holdfast';
+
 comment on function schedule_ingest.holdfast_image_guard() is 'made by Holdfast';
 
 comment on function schedule_ingest.holdfast_version_guard() is 'made by Holdfast';
@@ -247,8 +268,8 @@ declare
     signature text;
 begin
     foreach signature in array array[
-        'holdfast_image_guard()', 'holdfast_version_guard()', 'holdfast_version_points()',
-        'holdfast_days(bigint)', 'erase(bigint)'
+        'holdfast_session_returns()', 'holdfast_image_guard()', 'holdfast_version_guard()',
+        'holdfast_version_points()', 'holdfast_days(bigint)', 'erase(bigint)'
     ] loop
         execute 'revoke all on function schedule_ingest.' || signature || ' from public';
     end loop;
@@ -257,6 +278,9 @@ $$;
 
 create or replace trigger holdfast_session_guard before update on schedule_ingest.capture_session
 for each row when (old.state is distinct from new.state) execute function schedule_ingest.holdfast_session_guard();
+
+create or replace trigger holdfast_session_returns after update on schedule_ingest.capture_session
+for each row when (old.state = 'failed' and new.state = 'pending') execute function schedule_ingest.holdfast_session_returns();
 
 create or replace trigger holdfast_image_guard before insert or update on schedule_ingest.capture_image
 for each row execute function schedule_ingest.holdfast_image_guard();

@@ -242,6 +242,16 @@ ended as (
     set ended_at = m.now, outcome = 'failed'
     from moved as t join moves as m on m.key = t.id
     where a.session_id = t.id and a.ended_at is null
+),
+noted as (
+    insert into schedule_ingest.capture_attempt (session_id, attempt, worker, claimed_at, ended_at, outcome)
+    select t.id, coalesce(last.attempt, 0) + 1, '-', m.now, m.now, 'failed'
+    from moved as t join moves as m on m.key = t.id
+    left join lateral (
+        select a.attempt, a.ended_at, a.outcome from schedule_ingest.capture_attempt as a
+        where a.session_id = t.id order by a.attempt desc limit 1
+    ) as last on true
+    where last.attempt is null or (last.ended_at is not null and last.outcome is distinct from 'failed')
 )
 select t."id" as key from moved as t;
 
@@ -303,6 +313,16 @@ ended as (
     set ended_at = m.now, outcome = 'failed'
     from moved as t join moves as m on m.key = t.id
     where a.session_id = t.id and a.ended_at is null
+),
+noted as (
+    insert into schedule_ingest.capture_attempt (session_id, attempt, worker, claimed_at, ended_at, outcome)
+    select t.id, coalesce(last.attempt, 0) + 1, '-', m.now, m.now, 'failed'
+    from moved as t join moves as m on m.key = t.id
+    left join lateral (
+        select a.attempt, a.ended_at, a.outcome from schedule_ingest.capture_attempt as a
+        where a.session_id = t.id order by a.attempt desc limit 1
+    ) as last on true
+    where last.attempt is null or (last.ended_at is not null and last.outcome is distinct from 'failed')
 )
 select t."id" as key from moved as t;
 

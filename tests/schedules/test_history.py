@@ -260,6 +260,53 @@ async def test_an_older_session_that_another_service_lost_does_not_turn_the_day_
         assert [row["payload"]["entries"][0]["start"] for row in await here.versions()] == ["10:00"]
 
 
+RETURNS = "update schedule_ingest.capture_session set state = 'pending' where id = %s"
+
+
+@pytest.mark.parametrize("who", ["a person", "the other service"])
+async def test_an_older_session_that_another_service_called_off_does_not_turn_the_day_back(
+    settings: Settings, who: str
+) -> None:
+    """S-47: it was never claimed, and no attempt told that it had ended; whoever lets it run again."""
+    async with stage(settings) as here:
+        older = await here.capture(read=day(entry("06:00")))
+        await here.do("update schedule_ingest.capture_session set state = 'failed' where id = %s", older)
+        await here.observe(day(entry("10:00")))
+        if who == "a person":
+            async with here.app.database.connection() as conn:
+                await here.sessions.requeue(conn, older)
+        else:
+            await here.do(RETURNS, older)
+        await here.work()
+        assert await here.outcomes(older) == ["failed", "superseded"]
+        assert [row["payload"]["entries"][0]["start"] for row in await here.versions()] == ["10:00"]
+
+
+@pytest.mark.parametrize("who", ["a person", "the other service"])
+async def test_whoever_requeues_a_session_the_count_of_lost_workers_begins_anew(
+    settings: Settings, who: str
+) -> None:
+    """S-15, S-16: also where the last attempt was a release, which ends no row of lost ones."""
+    async with stage(settings, max_lost=3) as here:
+        session = await here.capture()
+        for number, outcome in enumerate(("lost", "lost", "released"), start=1):
+            await here.do(
+                "insert into schedule_ingest.capture_attempt values (%s, %s, 'w', now(), now(), %s)",
+                session,
+                number,
+                outcome,
+            )
+        await here.do("update schedule_ingest.capture_session set state = 'failed'")
+        if who == "a person":
+            async with here.app.database.connection() as conn:
+                await here.sessions.requeue(conn, session)
+        else:
+            await here.do(RETURNS, session)
+        await here.do("update schedule_ingest.capture_session set state = 'processing', locked_by = 'bot'")
+        await here.work()
+        assert await here.outcomes(session) == ["lost", "lost", "released", "failed", "lost", "done"]
+
+
 @pytest.mark.parametrize("ahead", ["infinity", "20000-01-01", "9999-12-31 23:59:59.999999"])
 async def test_a_snapshot_of_no_calendar_does_not_stop_its_day(settings: Settings, ahead: str) -> None:
     """S-43: a time that is days ahead is nobody's clock."""

@@ -348,10 +348,12 @@ def kept(function: str) -> dict[str, str]:
 def test_the_triggers_are_those_of_the_rules_and_no_others(db: Database) -> None:
     """S-1, S-2, S-3, S-5, S-6"""
     guard, order = "holdfast_session_guard", "holdfast_version_guard"
+    returns, back = "holdfast_session_returns", "(old.state = 'failed') AND (new.state = 'pending')"
     image, points = "holdfast_image_guard", "holdfast_version_points"
     wanted = {
         "capture_session": {
-            guard: f"BEFORE UPDATE FOR EACH ROW WHEN ((old.state IS DISTINCT FROM new.state)) {guard}()"
+            guard: f"BEFORE UPDATE FOR EACH ROW WHEN ((old.state IS DISTINCT FROM new.state)) {guard}()",
+            returns: f"AFTER UPDATE FOR EACH ROW WHEN (({back})) {returns}()",
         },
         "capture_image": {image: f"BEFORE INSERT OR UPDATE FOR EACH ROW {image}()"},
         "schedule_version": {
@@ -381,6 +383,7 @@ def test_the_functions_have_a_fixed_search_path_and_those_with_their_owners_righ
         "erase(bigint)",
         "evict(timestamp with time zone,integer)",
         "holdfast_image_guard()",
+        "holdfast_session_returns()",
         "holdfast_version_guard()",
         "holdfast_version_points()",
     }

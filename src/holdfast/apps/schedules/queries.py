@@ -94,8 +94,22 @@ CANCELLED: LiteralString = """ended as (
     from moved as t join moves as m on m.key = t.id
 )"""
 
-# One that was open when another service ended the session; the count of lost workers begins anew.
-REQUEUED: LiteralString = FAILED
+# Whoever ended the session, and be it another service before anybody read it: it counts as tried, and the count
+# of lost workers begins anew.
+REQUEUED: LiteralString = (
+    FAILED
+    + """,
+noted as (
+    insert into schedule_ingest.capture_attempt (session_id, attempt, worker, claimed_at, ended_at, outcome)
+    select t.id, coalesce(last.attempt, 0) + 1, '-', m.now, m.now, 'failed'
+    from moved as t join moves as m on m.key = t.id
+    left join lateral (
+        select a.attempt, a.ended_at, a.outcome from schedule_ingest.capture_attempt as a
+        where a.session_id = t.id order by a.attempt desc limit 1
+    ) as last on true
+    where last.attempt is null or (last.ended_at is not null and last.outcome is distinct from 'failed')
+)"""
+)
 
 # -- notifications ---------------------------------------------------------------------------------------
 

@@ -51,6 +51,29 @@ end
 $body$
 """
 
+# A session that is let run again was tried, whoever ended it and whoever says so: else it would pass for a
+# first attempt, and could turn the day back. A requeue of ours has written the same already.
+RETURN = """
+create or replace function schedule_ingest.holdfast_session_returns() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
+declare
+    at timestamptz := clock_timestamp();
+    last record;
+begin
+    update schedule_ingest.capture_attempt set ended_at = at, outcome = 'failed'
+        where session_id = new.id and ended_at is null;
+    select attempt, outcome into last from schedule_ingest.capture_attempt
+        where session_id = new.id order by attempt desc limit 1;
+    if last is null or last.outcome is distinct from 'failed' then
+        insert into schedule_ingest.capture_attempt
+            (session_id, attempt, worker, claimed_at, ended_at, outcome)
+        values (new.id, coalesce(last.attempt, 0) + 1, '-', at, at, 'failed');
+    end if;
+    return null;
+end
+$body$
+"""
+
 # The lock waits for whoever is finishing the session, and makes him wait who wants to finish it: so an image
 # is either seen by the finish, or sees that it comes too late. A session that is not there is for the foreign
 # key to refuse.
@@ -256,10 +279,11 @@ language sql stable set search_path = pg_catalog, pg_temp as $body$
 $body$
 """
 
-FUNCTIONS = (SESSION, IMAGE, VERSION, POINT, ERASING, KEEP, POINTER, DAYS, ERASE)
+FUNCTIONS = (SESSION, RETURN, IMAGE, VERSION, POINT, ERASING, KEEP, POINTER, DAYS, ERASE)
 
 NAMES = (
     "holdfast_session_guard()",
+    "holdfast_session_returns()",
     "holdfast_image_guard()",
     "holdfast_version_guard()",
     "holdfast_version_points()",
@@ -277,8 +301,8 @@ declare
     signature text;
 begin
     foreach signature in array array[
-        'holdfast_image_guard()', 'holdfast_version_guard()', 'holdfast_version_points()',
-        'holdfast_days(bigint)', 'erase(bigint)'
+        'holdfast_session_returns()', 'holdfast_image_guard()', 'holdfast_version_guard()',
+        'holdfast_version_points()', 'holdfast_days(bigint)', 'erase(bigint)'
     ] loop
         execute 'revoke all on function schedule_ingest.' || signature || ' from public';
     end loop;
@@ -292,6 +316,12 @@ TRIGGERS = (
         "before update",
         "for each row when (old.state is distinct from new.state)",
         "session_guard",
+    ),
+    (
+        "capture_session",
+        "after update",
+        "for each row when (old.state = 'failed' and new.state = 'pending')",
+        "session_returns",
     ),
     ("capture_image", "before insert or update", "for each row", "image_guard"),
     ("schedule_version", "before insert", "for each row", "version_guard"),
