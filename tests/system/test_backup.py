@@ -19,7 +19,15 @@ from holdfast import Settings
 from holdfast.apps.system import backups, programs
 from holdfast.apps.system.backups import list_backups, resolve_location, verify_backup
 from holdfast.db.pool import Connection
-from holdfast.errors import HoldfastError, InvalidInput, MissingExtra, NotAllowed, NotFound, TargetExists
+from holdfast.errors import (
+    HoldfastError,
+    InvalidBackup,
+    InvalidInput,
+    MissingExtra,
+    NotAllowed,
+    NotFound,
+    TargetExists,
+)
 from runtime.support import until
 from system.kit import fitted, stage
 from system.safe import SHOP, back_up, bring_back, drop, hidden, strays, sums
@@ -273,6 +281,33 @@ async def test_without_its_programs_a_backup_says_what_to_install(
             with pytest.raises(MissingExtra, match="the newest here are 9"):
                 await on.create(kind, params)
     assert written(tmp_path / "backups") == ["a", "a/manifest.json", "a/shop.dump.zst"]
+
+
+async def test_programs_newer_than_the_server_do(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y-32, Y-33: where only newer ones are there; what they write beyond the server's words is left out."""
+    found = [one for folder in programs._folders() if (one := programs._version(folder))]
+    newest = [folder for folder in programs._folders() if programs._version(folder) == max(found)]
+    monkeypatch.setattr(programs, "_folders", lambda: newest)
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        await bring_back(on.bench, "a", "copy")
+        assert await sums(conn, "copy") == await sums(conn, "shop")
+        await bring_back(on.bench, "a", "shop", overwrite=True)
+        assert await sums(conn, "copy") == await sums(conn, "shop")
+
+        # They are as strict: with a byte that flips, and with a statement that fails.
+        async def meddle(step: str) -> None:
+            dump = tmp_path / "backups" / "b" / "shop.dump"
+            if step == "database":
+                dump.write_bytes(dump.read_bytes().replace(b"thing 77", b"thing 7\x00"))
+
+        await back_up(on.bench, "shop", "b", compression="none")
+        with pytest.raises((InvalidBackup, programs.ProgramFailed)):
+            await bring_back(on.bench, "b", "shop", meddle, overwrite=True)
+        assert await sums(conn, "copy") == await sums(conn, "shop")
+        assert await strays(conn, tmp_path) == []
 
 
 async def test_behind_a_pooler_a_backup_needs_a_way_past_it(

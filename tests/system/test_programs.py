@@ -39,13 +39,15 @@ def install(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_the_newest_programs_that_know_the_server_are_taken(tmp_path: Path) -> None:
-    """Y-34: of several the newest; equal ones are told by the order of their folders."""
+def test_the_programs_nearest_to_the_server_are_taken(tmp_path: Path) -> None:
+    """Y-34: of several its own or the next: older ones refuse it, newer ones may write what is new to it."""
     folders = [
         install(tmp_path / version, version) for version in ("15.4 (Debian 15.4-1)", "17.1", "16devel")
     ]
-    assert find_programs(150004, folders=folders).folder == tmp_path / "17.1"
+    assert find_programs(150004, folders=folders).version == 15
+    assert find_programs(160004, folders=folders[:2]).folder == tmp_path / "17.1"
     assert find_programs(170000, folders=folders).version == 17
+    assert find_programs(150004, dumped=16, folders=folders).version == 16
 
 
 def test_programs_older_than_the_server_are_missing(tmp_path: Path) -> None:

@@ -47,25 +47,26 @@ class Programs:
 
 
 def find_programs(server: int, *, dumped: int = 0, folders: Sequence[Path] | None = None) -> Programs:
-    """The newest programs that know the server, or `MissingExtra` with what to install.
+    """The programs of the server's version or the next one after it, or `MissingExtra` with what to install.
 
     `server` is libpq's number, 180004 for 18.4; `dumped` the version of the program that made the dump. A
     program that is older than the server refuses it, and one that is older than a dump cannot read it.
     """
     least = max(server // 10_000, dumped)
     found = [Programs(folder, version) for folder in folders or _folders() if (version := _version(folder))]
+    if fitting := [programs for programs in found if programs.version >= least]:
+        # Not the newest: what that one writes an old server may not understand.
+        return min(fitting, key=lambda programs: programs.version)
     best = max(found, key=lambda programs: programs.version, default=None)
     if best is None:
         raise MissingExtra(
             what="a backup", remedy=f"pg_dump and pg_restore, and found none: {INSTALL.format(least)}"
         )
-    if best.version < least:
-        raise MissingExtra(
-            what="a backup",
-            remedy=f"pg_dump and pg_restore {least} or newer, and the newest here are {best.version} in "
-            f"{best.folder}: {INSTALL.format(least)}",
-        )
-    return best
+    raise MissingExtra(
+        what="a backup",
+        remedy=f"pg_dump and pg_restore {least} or newer, and the newest here are {best.version} in "
+        f"{best.folder}: {INSTALL.format(least)}",
+    )
 
 
 def _folders() -> list[Path]:

@@ -15,8 +15,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from psycopg.sql import SQL
-
 from holdfast.apps.system import backups
 from holdfast.apps.system.backups import File, Manifest
 from holdfast.apps.system.bench import target_lock
@@ -183,10 +181,10 @@ async def _write(job: _Job) -> Manifest:
 async def _snapshot(bench: Bench) -> AsyncGenerator[tuple[Connection, str]]:
     """A transaction that sees the database as it is now for as long as it lasts, and the snapshot's name."""
     async with await direct(bench.database, "backup") as conn:
-        await conn.execute(SQL("begin isolation level repeatable read, read only"))
+        await conn.execute(queries.BEGIN)
         await conn.execute(queries.LASTING)
         yield conn, await scalar(conn, queries.SNAPSHOT)
-        await conn.execute(SQL("rollback"))
+        await conn.execute(queries.END)
 
 
 async def _dump(job: _Job, snapshot: str, left_out: list[str]) -> File:

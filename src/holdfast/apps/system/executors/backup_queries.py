@@ -2,6 +2,9 @@
 
 from typing import LiteralString
 
+BEGIN: LiteralString = "begin isolation level repeatable read, read only"
+END: LiteralString = "rollback"
+
 # For a transaction that lasts as long as a dump. What a value looks like as text must not depend on who asks.
 # Row security that hid rows from us is an error and no shorter count.
 LASTING: LiteralString = """

@@ -195,7 +195,8 @@ async def _scratch(params: Restore, run: Run, manifest: Manifest) -> AsyncGenera
                 find_programs, conn.info.server_version, dumped=manifest.program
             )
             own = await _may_own(conn, manifest, run)
-            scratch = Scratch(bench=bench, name=name, like=like, programs=programs, own=own)
+            number = conn.info.server_version
+            scratch = Scratch(bench=bench, name=name, like=like, programs=programs, server=number, own=own)
             await remove_leftovers(bench, conn, like, name)
             try:
                 yield scratch

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import class_row
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from holdfast.apps.system.bench import Bench
 
 PREFIX = "holdfast_restore_"
+TIMEOUT_SINCE = 17  # the version of PostgreSQL since which there is a setting transaction_timeout
+HEADER = 2**16  # bytes in which a script's settings come
 PROVIDERS = {"c": "libc", "i": "icu", "b": "builtin"}
 
 
@@ -52,12 +54,16 @@ class Locale:
 
 @dataclass(frozen=True, kw_only=True)
 class Scratch:
-    """The scratch of one target. `own`: whether things get the owners that the backup names."""
+    """The scratch of one target. `own`: whether things get the owners that the backup names.
+
+    `server` is libpq's number for the server's version.
+    """
 
     bench: Bench
     name: str
     like: Locale
     programs: Programs
+    server: int
     own: bool
 
     # -- making and removing ---------------------------------------------------------------------
@@ -92,10 +98,7 @@ class Scratch:
         """Restores the dump into the scratch database, under its own name."""
         (file,) = manifest.files
         chunks = _paced(backups.read_file(place, file, manifest.compression), progress, "bytes read")
-        arguments = [*self._arguments(self.name), "--exit-on-error"]
-        async with self._program("pg_restore", arguments, self.name, reads=True) as restoring:
-            await restoring.feed(chunks)
-            await restoring.ended()
+        await self._pour(chunks, self.name, "--exit-on-error")
         async for _ in chunks:  # a program may not want the last bytes: the sum does
             pass
 
@@ -108,19 +111,37 @@ class Scratch:
     async def move(self, progress: Progress) -> None:
         """Copies the schema into the real database, under its scratch name: whole, or not at all."""
         reading = ["--format=custom", "--compress=0", "--no-password", f"--schema={pattern(self.name)}"]
-        writing = [*self._arguments(self.like.name), "--single-transaction"]
-        async with (
-            self._program("pg_dump", reading, self.name) as dumping,
-            self._program("pg_restore", writing, self.like.name, reads=True) as restoring,
-        ):
+        async with self._program("pg_dump", reading, self.name) as dumping:
             # Through our hands: when we are killed, neither program can go on to a good end.
-            await restoring.feed(_counted(dumping.chunks(), progress, "bytes moved"))
-            await restoring.ended()
+            chunks = _counted(dumping.chunks(), progress, "bytes moved")
+            await self._pour(chunks, self.like.name, "--single-transaction")
             await dumping.ended()
 
-    def _arguments(self, dbname: str) -> list[str]:
-        owners = [] if self.own else ["--no-owner"]
-        return ["--no-password", "--no-tablespaces", *owners, f"--dbname={make_conninfo(dbname=dbname)}"]
+    async def _pour(self, chunks: AsyncGenerator[bytes], dbname: str, how: str) -> None:
+        """Restores a dump into a database; nothing that goes wrong on the way is passed over."""
+        arguments = ["--no-password", "--no-tablespaces", *([] if self.own else ["--no-owner"])]
+        target = f"--dbname={make_conninfo(dbname=dbname)}"
+        if not self.aged:
+            async with self._program(
+                "pg_restore", [*arguments, how, target], dbname, reads=True
+            ) as restoring:
+                await restoring.feed(chunks)
+                await restoring.ended()
+            return
+        single = [how] if how == "--single-transaction" else []
+        telling = ["--no-psqlrc", "--quiet", "--output=/dev/null", "--set=ON_ERROR_STOP=1", *single, target]
+        async with (
+            self._program("pg_restore", [*arguments, "--file=-"], dbname, reads=True) as writing,
+            self._program("psql", telling, dbname, reads=True) as reading,
+        ):
+            await _both(writing.feed(chunks), reading.feed(_understood(writing.chunks())))
+            await writing.ended()
+            await reading.ended()
+
+    @property
+    def aged(self) -> bool:
+        """Whether the server is older than what its programs write: it does not know their last setting."""
+        return self.programs.version >= TIMEOUT_SINCE > self.server // 10_000
 
     def _program(self, name: str, arguments: list[str], dbname: str, *, reads: bool = False) -> Program:
         server = server_of(self.bench.database, name=self.name, dbname=dbname)
@@ -227,3 +248,30 @@ async def _counted(chunks: AsyncGenerator[bytes], progress: Progress, what: str)
         done += len(chunk)
         if seldom:
             await progress(done, None, what)
+
+
+async def _both(*works: Coroutine[Any, Any, None]) -> None:
+    """Does several things at once; the first that fails ends the others, and is what is raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _understood(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """A script without the setting that old servers do not know. It is in the script's first lines."""
+    first: bytes | None = b""
+    async for chunk in chunks:
+        if first is not None:
+            first += chunk
+            if len(first) < HEADER and b"SET client_encoding" not in first:
+                continue
+            chunk, first = first.replace(b"SET transaction_timeout = 0;\n", b"", 1), None
+        yield chunk
+    if first:
+        yield first

@@ -148,9 +148,11 @@ async def _settle(conn: Connection, swap: Swap, *, replaces: bool) -> bool:
 
 
 async def _is_meant(conn: Connection, table: str, schema: str) -> bool:
-    """Whether workers mean a table of this schema when they say the name: their search_path decides."""
-    name = Identifier(*table.split(".")).as_string(conn)
-    return bool(await scalar(conn, queries.MEANT, table=name, schema=schema))
+    """Whether workers mean a table of this schema by the name: a bare one is in their search_path."""
+    within, _, name = table.rpartition(".")
+    if within:
+        return within == schema and bool(await scalar(conn, queries.HAS_TABLE, schema=schema, table=name))
+    return bool(await scalar(conn, queries.MEANT, table=Identifier(name).as_string(conn), schema=schema))
 
 
 async def _disown(conn: Connection, schema: str, ledger: Ledger) -> None:

@@ -1,0 +1,475 @@
+"""Restore: every byte is looked at before the database is touched, and the target changes in one step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from holdfast import Settings
+from holdfast.apps.system import backups
+from holdfast.apps.system.backups import InvalidBackup, read_manifest, write_manifest
+from holdfast.db.pool import Connection
+from holdfast.errors import Conflict, InvalidInput, MissingExtra, TargetExists
+from runtime.support import one, until
+from system.kit import Stage, stage
+from system.safe import SHOP, back_up, bring_back, drop, strays, sums
+
+
+@pytest.fixture
+async def shop(conn: Connection) -> None:
+    await conn.execute(SHOP)
+
+
+def flip(path: Path, position: int) -> None:
+    """Changes one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def rewrite(place: Path, **changes: Any) -> None:
+    """Writes a manifest that says something else, and is sound in itself."""
+    manifest = msgspec.structs.replace(read_manifest(place), **changes)
+    (place / "manifest.json").unlink()
+    write_manifest(place, manifest)
+
+
+async def refused(on: Stage, error: Any, says: str, **params: Any) -> None:
+    """A restore that is refused at create; nothing is written."""
+    jobs = await on.one("select count(*) from system.jobs")
+    with pytest.raises(error, match=says):
+        await on.create("restore", {"backup_location": "a", "target_schema": "shop"} | params)
+    assert await on.one("select count(*) from system.jobs") == jobs
+
+
+# -- what is looked at first -------------------------------------------------------------------------
+
+
+async def test_one_flipped_byte_is_refused_before_any_change(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path
+) -> None:
+    """Y-33: wherever it is, at create; found at run, the job fails and nothing has changed."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        before = await sums(conn, "shop")
+        place = tmp_path / "backups" / "a"
+        dump = place / "shop.dump.zst"
+        whole = dump.read_bytes()
+        for position in (0, 5, len(whole) // 2, len(whole) - 1):
+            flip(dump, position)
+            await refused(on, InvalidBackup, "its checksum differs", overwrite=True)
+            dump.write_bytes(whole)
+        dump.write_bytes(whole + b"\0")
+        await refused(on, InvalidBackup, "its checksum differs", overwrite=True)
+        dump.write_bytes(whole)
+        job = await on.create("restore", {"backup_location": "a", "target_schema": "shop", "overwrite": True})
+        flip(dump, len(whole) // 3)
+        await on.drain()
+        row = await on.job(job)
+        assert row.state == "failed"
+        assert "its checksum differs" in row.columns["message"]
+        assert row.columns["retry_count"] == 0
+        assert await sums(conn, "shop") == before
+        assert await strays(conn, tmp_path) == []
+
+
+async def test_a_byte_that_flips_after_the_look_is_found_on_the_way(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path
+) -> None:
+    """Y-33: the sum is taken once more from what is really restored."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a", compression="none")
+        before = await sums(conn, "shop")
+        dump = tmp_path / "backups" / "a" / "shop.dump"
+        position = dump.read_bytes().index(b"thing 77")
+
+        async def meddle(step: str) -> None:
+            if step == "database":
+                flip(dump, position)
+
+        with pytest.raises(InvalidBackup, match="changed while it was read"):
+            await bring_back(on.bench, "a", "shop", meddle, overwrite=True)
+        assert await sums(conn, "shop") == before
+        assert await strays(conn, tmp_path) == []
+
+
+async def test_what_is_no_backup_is_refused(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path
+) -> None:
+    """Bad input: no manifest, a newer one, a missing file, a link instead of one: `InvalidBackup`."""
+    async with stage(settings, tmp_path) as on:
+        await refused(on, InvalidBackup, "there is no manifest.json", target_schema="copy")
+        await back_up(on.bench, "shop", "a")
+        place = tmp_path / "backups" / "a"
+        manifest = (place / "manifest.json").read_bytes()
+        rewrite(place, version=backups.VERSION + 1)
+        await refused(on, InvalidBackup, "newer Holdfast", target_schema="copy")
+        (place / "manifest.json").write_bytes(manifest)
+        rewrite(place, revision="9999")
+        await refused(on, InvalidBackup, "revision 9999", target_schema="copy")
+        (place / "manifest.json").write_bytes(manifest)
+        rewrite(place, files=(backups.File(name="../../a", bytes=1, sha256="0"),))
+        await refused(on, InvalidBackup, "not its own", target_schema="copy")
+        (place / "manifest.json").write_bytes(manifest)
+        (place / "shop.dump.zst").rename(tmp_path / "elsewhere")
+        await refused(on, InvalidBackup, "is missing", target_schema="copy")
+        (place / "shop.dump.zst").symlink_to(tmp_path / "elsewhere")
+        await refused(on, InvalidBackup, "cannot be read", target_schema="copy")
+
+
+@pytest.mark.parametrize("name", ["pg_catalog", "pg_toast", "information_schema", "PG_mine", "pg_temp_3"])
+async def test_a_system_schema_is_always_refused(
+    settings: Settings, shop: None, tmp_path: Path, name: str
+) -> None:
+    """Y-33: also with overwrite."""
+    async with stage(settings, tmp_path) as on:
+        await refused(on, InvalidInput, "PostgreSQL itself", target_schema=name, overwrite=True)
+        await refused(on, InvalidInput, "unfinished restore", target_schema="holdfast_restore_1_a")
+
+
+# -- one step ----------------------------------------------------------------------------------------
+
+
+async def test_restore_refuses_an_existing_schema(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path
+) -> None:
+    """Y-33: at create; and at the last step, when it came into being meanwhile."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        before = await sums(conn, "shop")
+        await refused(on, TargetExists, "say `overwrite`")
+
+        async def meddle(step: str) -> None:
+            if step == "compared":
+                await conn.execute("create schema late; create table late.letter ()")
+
+        with pytest.raises(TargetExists, match="by now"):
+            await bring_back(on.bench, "a", "late", meddle)
+        assert set(await sums(conn, "late")) == {"letter"}
+        assert await sums(conn, "shop") == before
+        assert await strays(conn, tmp_path) == []
+
+
+async def test_with_overwrite_it_replaces_it_in_one_step(
+    settings: Settings, conn: Connection, shop: None, connect: Any, tmp_path: Path
+) -> None:
+    """Y-33: whoever reads meanwhile sees the old or the new, and never nothing; what came since is gone."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        before = await sums(conn, "shop")
+        await conn.execute("insert into shop.sale (item) select 1 from generate_series(1, 1000)")
+        await conn.execute("create table shop.young ()")
+        seen: set[int] = set()
+        stop = asyncio.Event()
+
+        async def look(other: Connection) -> None:
+            while not stop.is_set():
+                seen.add(await one(other, "select count(*) from shop.sale"))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(look(await connect()))
+            row = await on.run(
+                "restore", {"backup_location": "a", "target_schema": "shop", "overwrite": True}
+            )
+            await asyncio.sleep(0)
+            stop.set()
+        assert row.state == "completed", row.columns["message"]
+        assert row.columns["message"].startswith("250 rows of 2 tables, as of 20")
+        assert seen <= {1050, 50}
+        assert await sums(conn, "shop") == before
+        assert await strays(conn, tmp_path) == []
+        # What is in place works: identities go on, views and functions look at the new tables.
+        assert (
+            await one(conn, "insert into shop.item (name, size) values ('new', 'small') returning id") == 201
+        )
+        assert await one(conn, "select sum(count) from shop.sold") == 50
+        assert await one(conn, "select shop.sales()") == 50
+
+
+async def test_a_failed_one_changes_nothing(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path
+) -> None:
+    """Y-33: other counts or other values than the manifest says are found before the target is touched."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        before = await sums(conn, "shop")
+        place = tmp_path / "backups" / "a"
+        item, sale = read_manifest(place).tables
+        for tables, says in (
+            ((item, msgspec.structs.replace(sale, rows=51)), "sale has 50 rows, and had 51"),
+            ((msgspec.structs.replace(item, checksum="1"), sale), "item has other values"),
+            ((item, sale, msgspec.structs.replace(sale, name="gone")), "lacks.*gone"),
+        ):
+            rewrite(place, tables=tables)
+            with pytest.raises(InvalidBackup, match=says):
+                await bring_back(on.bench, "a", "shop", overwrite=True)
+            assert await sums(conn, "shop") == before
+            assert await strays(conn, tmp_path) == []
+
+
+@pytest.mark.parametrize("at", ["database", "filled", "moved", "compared", "swapping"])
+async def test_called_off_it_leaves_nothing(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path, at: str
+) -> None:
+    """Y-15, Y-33: wherever it is, scratch and all; the target is as it was."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        await conn.execute("delete from shop.sale where id > 20")
+        before = await sums(conn, "shop")
+
+        async def end(step: str) -> None:
+            if step == at:
+                raise asyncio.CancelledError
+
+        with pytest.raises(asyncio.CancelledError):
+            await bring_back(on.bench, "a", "shop", end, overwrite=True)
+        assert await sums(conn, "shop") == before
+        assert await strays(conn, tmp_path) == []
+
+
+async def test_it_waits_for_those_who_use_the_tables(
+    settings: Settings, conn: Connection, shop: None, connect: Any, tmp_path: Path
+) -> None:
+    """Y-33: it asks for the tables again and again, and stands in nobody's way for long."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        await conn.execute("delete from shop.sale")
+        other, third = await connect(), await connect()
+        async with asyncio.TaskGroup() as group, other.transaction():
+            await other.execute("select from shop.item")
+            restoring = group.create_task(bring_back(on.bench, "a", "shop", overwrite=True))
+            waiting = "select count(*) > 0 from pg_locks where not granted and mode = 'AccessExclusiveLock'"
+            await until(conn, f"{waiting} and relation = 'shop.item'::regclass")
+            async with asyncio.timeout(20):
+                await third.execute("select from shop.item")
+            assert not restoring.done()
+        assert (await sums(conn, "shop"))["sale"].rows == 50
+
+
+# -- what others need --------------------------------------------------------------------------------
+
+
+async def test_what_others_need_is_not_replaced(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path
+) -> None:
+    """Y-33: a foreign key, a view or a column elsewhere would go, too: refused with their names."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        before = await sums(conn, "shop")
+        for statement, says in (
+            ("create table depot.shelf (item bigint references shop.item (id))", "shelf_item_fkey"),
+            ("create view depot.shelf as select name from shop.item", "depot.shelf"),
+            ("create table depot.shelf (size shop.size)", r"depot\.shelf.*shop\.size"),
+        ):
+            await conn.execute("create schema depot")
+            await conn.execute(statement.encode())
+            await refused(on, InvalidInput, says, overwrite=True)
+            await drop(conn, "depot")
+
+        async def meddle(step: str) -> None:
+            if step == "compared":
+                await conn.execute("create schema depot; create table depot.late (item shop.size)")
+
+        with pytest.raises(InvalidInput, match=r"depot\.late"):
+            await bring_back(on.bench, "a", "shop", meddle, overwrite=True)
+        assert await sums(conn, "shop") == before
+        assert await strays(conn, tmp_path) == []
+
+
+async def test_a_schema_in_which_an_extension_lives_is_not_replaced(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path
+) -> None:
+    """Y-33: it would go with it, and with it the columns of others."""
+    if not await one(conn, "select true from pg_available_extensions where name = 'citext'"):
+        pytest.skip("there is no extension to try it with")
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        await conn.execute("create extension citext schema shop")
+        await refused(on, InvalidInput, "extensions live in it: citext", overwrite=True)
+        await conn.execute("alter table shop.item add nick shop.citext default 'Ada'")
+        with pytest.raises(InvalidInput, match="which lives in it"):
+            await back_up(on.bench, "shop", "b")
+        await conn.execute("create schema kept; alter extension citext set schema kept")
+        await back_up(on.bench, "shop", "b")
+        await bring_back(on.bench, "b", "copy")
+        assert await sums(conn, "copy") == await sums(conn, "shop")
+        await drop(conn, "copy", "shop", "kept")
+        await refused(on, MissingExtra, "create extension citext", backup_location="b")
+
+
+@pytest.fixture
+def plain(settings: Settings) -> Iterator[str]:
+    """The URL of the test's database for a role that may make schemas there, and nothing else."""
+    name = f"modest_{os.getpid()}"
+    with psycopg.connect(settings.database_url or "", autocommit=True) as server:
+        server.execute(f"create role {name} login password 'open-sesame'")
+        server.execute(f'grant create on database "{server.info.dbname}" to {name}')
+        server.execute(f"grant select on holdfast_version to {name}")
+    yield f"postgresql://{name}:open-sesame@{(settings.database_url or '').partition('@')[2]}"
+    with psycopg.connect(settings.database_url or "", autocommit=True) as server:
+        server.execute(f"drop owned by {name} cascade")
+        server.execute(f"drop role {name}")
+
+
+async def test_without_the_right_to_make_its_scratch_it_says_what_to_grant(
+    settings: Settings, conn: Connection, shop: None, plain: str, tmp_path: Path
+) -> None:
+    """Bad input: `MissingExtra`; once granted, one that is no superuser restores, and owns what it made."""
+    role = plain.partition("//")[2].partition(":")[0]
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+    async with stage(settings, tmp_path, database_url=plain) as on:
+        with pytest.raises(MissingExtra, match=f"alter role {role} createdb"):
+            await bring_back(on.bench, "a", "copy")
+        with pytest.raises(MissingExtra, match="the rights of its owner"):
+            await bring_back(on.bench, "a", "shop", overwrite=True)
+        await conn.execute(f"alter role {role} createdb")
+        run = await bring_back(on.bench, "a", "copy")
+        assert run.notes == [("WARN", "owners are not restored, as we may not act for all of them: holdfast")]
+        assert await sums(conn, "copy") == await sums(conn, "shop")
+        assert (
+            await one(conn, "select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'copy'")
+            == role
+        )
+        # And again, in the place of what is its own by now.
+        await bring_back(on.bench, "a", "copy", overwrite=True)
+        assert await strays(conn, tmp_path) == []
+
+
+async def test_roles_that_have_rights_must_be_there(
+    settings: Settings, conn: Connection, shop: None, plain: str, tmp_path: Path
+) -> None:
+    """Y-33: rights come back; a role that is missing is named. A lost owner is told in the log."""
+    role = plain.partition("//")[2].partition(":")[0]
+    await conn.execute(f"grant usage on schema shop to {role}; grant select on shop.item to {role}")
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        await bring_back(on.bench, "a", "copy")
+        assert await one(conn, f"select has_table_privilege('{role}', 'copy.item', 'select')")
+        assert await one(conn, f"select has_schema_privilege('{role}', 'copy', 'usage')")
+        place = tmp_path / "backups" / "a"
+        rewrite(place, granted=(*read_manifest(place).granted, "somebody"))
+        await refused(on, MissingExtra, "create role somebody nologin", target_schema="other")
+        rewrite(place, granted=(), owners=("nobody_here",))
+        run = await bring_back(on.bench, "a", "other")
+        assert run.notes[0][0] == "WARN"
+        assert "nobody_here" in run.notes[0][1]
+
+
+# -- another name ------------------------------------------------------------------------------------
+
+
+async def test_under_another_name_functions_look_at_their_own_tables(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path
+) -> None:
+    """Y-33, and the trap of ALTER SCHEMA RENAME: the copy must not work on the live tables."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        await conn.execute("delete from shop.sale")
+        await bring_back(on.bench, "a", "Copy of it")
+        assert await one(conn, 'select "Copy of it".sales()') == 50
+        assert await one(conn, 'select count(*) from "Copy of it".sold') == 50
+        await conn.execute(
+            "create function shop.cheat() returns bigint language sql as 'select 1 from shop.item'"
+        )
+        await back_up(on.bench, "shop", "b")
+        await refused(on, InvalidInput, r"shop\.cheat\(\)", backup_location="b", target_schema="copy")
+        await bring_back(on.bench, "b", "shop", overwrite=True)
+        assert await one(conn, "select count(*) from shop.sale") == 0
+
+
+async def test_a_copy_of_schedule_ingest_lives_by_itself(
+    settings: Settings, conn: Connection, tmp_path: Path
+) -> None:
+    """Y-33: our own functions name their tables in full, so they are written anew for the copy."""
+    session = "11111111-1111-4111-8111-111111111111"
+    await conn.execute(
+        "insert into schedule_ingest.capture_session (id, user_id, state, created_at)"
+        f" values ('{session}', 7, 'processing', now())"
+    )
+    await conn.execute(
+        "insert into schedule_ingest.schedule_version values"
+        f" (7, '2026-03-02', 1, '{session}', '{{}}', 'x', now())"
+    )
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "schedule_ingest", "a")
+        await bring_back(on.bench, "a", "copy")
+        assert await sums(conn, "copy") == await sums(conn, "schedule_ingest")
+        live = await sums(conn, "schedule_ingest")
+        # Its triggers guard it, and its erase takes rows of its own.
+        with pytest.raises(psycopg.errors.RaiseException, match=r"copy\.erase"):
+            await conn.execute("delete from copy.schedule_version")
+        assert (await one(conn, "select copy.erase(7)"))["schedule_version"] == 1
+        assert await sums(conn, "schedule_ingest") == live
+        texts = "select count(*) from pg_proc where pronamespace = 'copy'::regnamespace and prosrc ~ "
+        assert await one(conn, texts + "'schedule_ingest'") == 0
+
+
+async def test_row_security_comes_back_and_looks_at_its_own_tables(
+    settings: Settings, conn: Connection, tmp_path: Path
+) -> None:
+    """Y-33: policies, their functions and the tenants' rights, of the app's own schema under another name."""
+    org = "00000000-0000-4000-8000-000000000001"
+    insert = "insert into {}job (id, org_id, type) values (gen_random_uuid(), %s, 'note') returning id"
+    async with stage(settings, tmp_path) as on:
+        await on.app.enqueue("job", "note", 1, tenant=org)
+        await back_up(on.bench, "public", "a")
+        await bring_back(on.bench, "a", "copy")
+        path = "select proconfig::text from pg_proc where oid = 'copy.job_is_visible(uuid)'::regprocedure"
+        assert "search_path=copy, pg_temp" in await one(conn, path)
+        async with conn.transaction(force_rollback=True):
+            await conn.execute("set local role holdfast_tenant")
+            assert await one(conn, "select count(*) from copy.job") == 0
+            await conn.execute("select set_config('holdfast.org_id', %s, true)", (org,))
+            assert await one(conn, "select count(*) from copy.job") == 1
+            job = await one(conn, insert.format("copy."), org)
+            assert await one(conn, "select count(*) from copy.job where id = %s", job) == 1
+            assert await one(conn, "select count(*) from job") == 1
+
+
+# -- what is alive -----------------------------------------------------------------------------------
+
+
+async def test_restoring_system_keeps_the_job_that_does_it(
+    settings: Settings, conn: Connection, tmp_path: Path
+) -> None:
+    """Y-33: the table that has its row is replaced; jobs that ran when the backup was made are lost ones."""
+    async with stage(settings, tmp_path, worker_timeout=1.0) as on:
+        first = await on.run("backup", {"schema": "system", "backup_location": "a"})
+        later = await on.run("backup", {"schema": "schedule_ingest", "backup_location": "b"})
+        row = await on.run("restore", {"backup_location": "a", "target_schema": "system", "overwrite": True})
+        assert row.state == "completed", row.columns["message"]
+        ids = [one["id"] for one in await on.rows("select id from system.jobs order by created_at")]
+        assert ids == [first.id, row.id]
+        assert later.id not in ids
+        # The backup itself was running in its own snapshot, and nobody runs it any more.
+        worker = on.worker()
+        working = asyncio.create_task(worker.run())
+        await until(conn, "select status = 'failed' from system.jobs where id = %s", first.id)
+        worker.stop()
+        await working
+        assert "worker lost" in (await on.job(first.id)).columns["message"]
+
+
+async def test_restoring_system_is_refused_while_other_jobs_run(
+    settings: Settings, conn: Connection, tmp_path: Path
+) -> None:
+    """Y-33: their rows would be gone before their end."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "system", "a")
+        await conn.execute(
+            "insert into system.jobs (id, job_type, status, node_id)"
+            " values ('FL-running0', 'flush', 'running', 'x')"
+        )
+        before = await sums(conn, "system")
+        with pytest.raises(Conflict, match="FL-running0"):
+            await bring_back(on.bench, "a", "system", overwrite=True)
+        assert await sums(conn, "system") == before
+        assert await strays(conn, tmp_path) == []
