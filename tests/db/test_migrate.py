@@ -224,6 +224,7 @@ def test_metadata_alone_makes_the_same_tables_and_indexes(empty_database_url: st
         "postgresql+psycopg://", creator=lambda: psycopg.connect(empty_database_url), poolclass=NullPool
     )
     run(empty_database_url, "create schema schedule_ingest")
+    run(empty_database_url, "create schema system")
     metadata.create_all(engine)
     assert dump(empty_database_url, *tables) == migrated
 

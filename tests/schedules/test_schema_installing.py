@@ -85,11 +85,12 @@ def empty(empty_database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def builder(empty: Database) -> Iterator[str]:
-    """A role that may create in the schema of Holdfast, and not in the database."""
+    """A role that may create in the schemas of Holdfast, and not in the database."""
     name = f"builder_{uuid4().hex}"
     role = Identifier(name)
     empty.execute(SQL("create role {}").format(role))
     empty.execute(SQL("grant create on schema public to {}").format(role))
+    empty.execute(SQL("create schema system authorization {}").format(role))
     yield name
     empty.execute(SQL("drop owned by {}").format(role))
     empty.execute(SQL("drop role {}").format(role))

@@ -13,6 +13,7 @@ from holdfast.apps.system import duties
 from holdfast.db.settings import load
 from holdfast.engine.values import Item
 from holdfast.errors import SettingsError
+from runtime.support import until
 from system.kit import Stage, stage
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -82,7 +83,10 @@ async def test_a_ledger_with_many_finished_rows_is_flushed_and_one_with_few_is_n
     async with stage(settings, system_flush=(("tasks", 10.0),), system_flush_after=3600.0) as here:
         async with here.app.database.connection() as conn:
             await here.app.stores["tasks"].copy(conn, [Item(kind="x")] * 30)
-        end = "update tasks set status = %s, completed_at = (now() at time zone 'utc') - make_interval(hours => %s)"
+        end = (
+            "update tasks set status = %s,"
+            " completed_at = (now() at time zone 'utc') - make_interval(hours => %s)"
+        )
         for status, hours in (("completed", 0), ("failed", 5), ("pending", 5)):
             await here.do(end, status, hours)
             assert await tick(here, NOON) == 0
@@ -102,8 +106,8 @@ async def test_the_leader_keeps_the_timetable(settings: Settings) -> None:
     async with stage(settings, **asked) as here:
         worker = here.worker()
         running = asyncio.create_task(worker.run())
-        while not await here.one("select count(*) from system.jobs where status = 'completed'"):
-            await asyncio.sleep(0.02)
+        async with here.app.database.connection() as conn:
+            await until(conn, "select count(*) > 0 from system.jobs where status = 'completed'")
         worker.stop()
         await running
         assert await here.one("select count(*) from system.jobs") == 1

@@ -117,7 +117,7 @@ def _period(clock: datetime, every: float) -> str:
 
 
 async def _many(conn: Connection, bench: Bench, given: dict[str, Any], threshold: int) -> bool:
-    """Whether a flush would find so many rows. One that cannot be is for `create` to refuse, which tells it."""
+    """Whether a flush would find so many rows. One that cannot be is for `create` to refuse."""
     from holdfast.apps.system.executors import flush  # its library is heavy
 
     try:
