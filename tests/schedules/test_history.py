@@ -319,6 +319,28 @@ async def test_a_snapshot_of_no_calendar_does_not_stop_its_day(settings: Setting
         assert await kinds(here) == ["added", "time_changed"]
 
 
+async def test_what_is_noticed_after_a_clock_was_days_ahead_is_replayed_after_it(settings: Settings) -> None:
+    """S-43, S-46: events stay as they are, so those of today come later, however early it is now."""
+    async with stage(settings) as here:
+        await here.observe(day(entry("09:00")))
+        for table, column in (
+            ("schedule_event", "detected_at"),
+            ("schedule_version", "created_at"),
+            ("day_snapshot", "updated_at"),
+        ):
+            await here.do(f"alter table schedule_ingest.{table} disable trigger user")
+            await here.do(f"update schedule_ingest.{table} set {column} = {column} + interval '3 days'")
+            await here.do(f"alter table schedule_ingest.{table} enable trigger user")
+        times = [row["detected_at"] for row in await here.events()]
+        for start in ("10:00", "10:00", "11:00"):
+            await here.observe(day(entry(start)))
+            snapshot = await here.snapshot()
+            assert snapshot
+            times.append(snapshot["updated_at"])
+        assert times == sorted(set(times))
+        await is_true(here)
+
+
 @pytest.mark.parametrize("created", ["infinity", "-infinity", "20000-01-01", "0001-01-01 BC"])
 async def test_a_session_of_no_calendar_is_processed(settings: Settings, created: str) -> None:
     """S-10: rows of others may have such times."""

@@ -2,9 +2,11 @@
 
 from typing import LiteralString
 
-# A session and its pictures in their order; one line without a picture, if it has none.
+# A session, which of its attempts is the last, and its pictures in their order; one line without a picture,
+# if it has none.
 SESSION: LiteralString = """\
 select s.user_id, greatest(least(s.created_at, '9999-12-31Z'), '0001-01-02Z') as came,
+    (select max(a.attempt) from schedule_ingest.capture_attempt as a where a.session_id = s.id) as attempt,
     i.id, i.sequence, i.r2_key, i.telegram_message_id,
     greatest(least(i.created_at, '9999-12-31Z'), '0001-01-02Z') as created_at
 from schedule_ingest.capture_session as s
@@ -30,19 +32,30 @@ for update
 
 # The pictures that the session has now, the day as it is known, the time of this observation, and whether the
 # session comes too late for it: it was tried before, and is older than the one behind the snapshot. A clock
-# may go back a little; a time that is days ahead is nobody's clock.
+# may go back a little; a snapshot that is days ahead is nobody's clock. But an event that is ahead stays where
+# it is, and what is noticed later has to be replayed later, as far as there is a calendar.
 DAY: LiteralString = """\
 select array(select i.id from schedule_ingest.capture_image as i where i.session_id = s.id) as images,
     n.snapshot_payload as snapshot, d.current_version as version, v.payload_hash as hash,
-    case
-        when n.updated_at > clock_timestamp() + interval '1 day' then clock_timestamp()
-        else greatest(clock_timestamp(), n.updated_at + interval '1 microsecond')
-    end as now,
+    greatest(clock.now, case
+        when n.updated_at <= clock.now + interval '1 day' then n.updated_at + interval '1 microsecond'
+    end) as now,
     coalesce(source.created_at > s.created_at, false) and exists (
         select from schedule_ingest.capture_attempt as a
         where a.session_id = s.id and a.ended_at is not null and a.outcome <> 'released'
     ) as late
 from schedule_ingest.capture_session as s
+cross join lateral (
+    select greatest(clock_timestamp(), last.at + interval '1 microsecond') as now from (
+        select greatest((
+            select max(e.detected_at) from schedule_ingest.schedule_event as e
+            where e.user_id = s.user_id and e.schedule_date = %(day)s and e.detected_at < '9999-01-01Z'
+        ), (
+            select o.until from schedule_ingest.day_origin as o
+            where o.user_id = s.user_id and o.schedule_date = %(day)s and o.until < '9999-01-01Z'
+        )) as at
+    ) as last
+) as clock
 left join schedule_ingest.day_snapshot as n on n.user_id = s.user_id and n.schedule_date = %(day)s
 left join schedule_ingest.capture_session as source on source.id = n.source_session_id and source.id <> s.id
 left join schedule_ingest.day_schedule as d on d.user_id = s.user_id and d.schedule_date = %(day)s

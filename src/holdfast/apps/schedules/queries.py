@@ -94,11 +94,14 @@ CANCELLED: LiteralString = """ended as (
     from moved as t join moves as m on m.key = t.id
 )"""
 
-# Whoever ended the session, and be it another service before anybody read it: it counts as tried, and the count
-# of lost workers begins anew.
-REQUEUED: LiteralString = (
-    FAILED
-    + """,
+# Whoever ended the session, and be it another service before anybody read it: it counts as tried, and the
+# count of lost workers begins anew.
+REQUEUED: LiteralString = """ended as (
+    update schedule_ingest.capture_attempt as a
+    set ended_at = m.now, outcome = 'failed'
+    from moved as t join moves as m on m.key = t.id
+    where a.session_id = t.id and a.ended_at is null
+),
 noted as (
     insert into schedule_ingest.capture_attempt (session_id, attempt, worker, claimed_at, ended_at, outcome)
     select t.id, coalesce(last.attempt, 0) + 1, '-', m.now, m.now, 'failed'
@@ -109,7 +112,6 @@ noted as (
     ) as last on true
     where last.attempt is null or (last.ended_at is not null and last.outcome is distinct from 'failed')
 )"""
-)
 
 # -- notifications ---------------------------------------------------------------------------------------
 
