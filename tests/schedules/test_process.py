@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast import Settings
 from schedules.kit import DAY, USER, day, entry, stage
 
@@ -52,3 +54,21 @@ async def test_a_b_a_gives_three_versions(settings: Settings) -> None:
             DAY,
         )
         assert pointer["current_version"] == 4
+
+
+async def test_an_iteration_ends_when_its_sessions_have_been_told(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-53: and each says which of its attempts it was, a requeued one, too."""
+    caplog.set_level("INFO")
+    async with stage(settings) as here:
+        session = await here.capture(read=[RuntimeError("x"), day(entry())])
+        await here.work()
+        async with here.app.database.connection() as conn:
+            await here.sessions.requeue(conn, session)
+        caplog.clear()
+        await here.work()
+    told = [record for record in caplog.records if record.name == "holdfast.schedules"]
+    events = [vars(record)["event"] for record in told]
+    assert events.index("session.processed") < events.index("iteration.end")
+    assert [vars(one)["attempt"] for one in told if vars(one)["event"] == "session.finalized"] == [2]

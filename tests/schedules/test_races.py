@@ -65,6 +65,60 @@ async def test_a_slow_worker_whose_lease_was_taken_changes_nothing_and_exactly_o
         assert await quick.outcomes(session) == ["lost", "done"]
 
 
+async def test_a_slow_worker_whose_lease_was_taken_has_nothing_to_say_of_the_session(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-14: it failed to read what another has read, and neither tells nor counts that as a failure."""
+    caplog.set_level("INFO")
+    stop = Stop()
+
+    async def fails(*_: Any) -> None:
+        await stop.wait()
+        raise RuntimeError("too late")
+
+    async with stage(settings, heartbeat_seconds=60) as slow, stage(settings) as quick:
+        session = await slow.capture(read=fails)
+        worker = slow.worker()
+        running = asyncio.create_task(worker.run())
+        await stop.reached()
+        await quick.do("update schedule_ingest.capture_session set locked_at = null")
+        await quick.work()
+        stop.go()
+        worker.stop()
+        await running
+        assert (await quick.session(session))["state"] == "done"
+        ended = "select label from holdfast_pulse where ledger = 'capture_session' and fact = 'ended'"
+        assert {row["label"] for row in await quick.rows(ended)} == {"done"}
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert events.count("session.processed") == 1
+    assert "session.failed" not in events
+    assert "came too late: done" in caplog.text
+
+
+async def test_a_session_that_killed_its_workers_is_told_as_failed(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-15, S-53: whoever fails it."""
+    async with stage(settings, max_lost=1, lease_timeout_seconds=1, heartbeat_seconds=0.2) as here:
+        session = await here.capture()
+        await here.do(
+            "update schedule_ingest.capture_session set state = 'processing', locked_by = 'gone/1',"
+            " locked_at = now() - interval '1 hour'"
+        )
+        await here.do(
+            "insert into schedule_ingest.capture_attempt values (%s, 1, 'gone', now() - interval '1 hour')",
+            session,
+        )
+        worker = here.worker()
+        running = asyncio.create_task(worker.run())
+        await here.reaches(session, "failed")
+        worker.stop()
+        await running
+    (told,) = [record for record in caplog.records if getattr(record, "event", "") == "session.failed"]
+    assert (vars(told)["error.type"], vars(told)["error.stage"]) == ("worker_lost", "lifecycle")
+    assert vars(told)["session_id"] == str(session)
+
+
 async def test_two_sessions_of_one_day_at_once_give_versions_1_and_2_with_events_in_order_of_detection(
     settings: Settings,
 ) -> None:

@@ -22,8 +22,11 @@ from holdfast.apps.schedules.story import tell
 from holdfast.apps.schedules.values import Extractor, Image, Payload, Refusal, Session, Stage
 from holdfast.db.database import Database
 from holdfast.db.schedule_settings import ScheduleSettings
+from holdfast.engine.lifecycle import Verb
 from holdfast.engine.outcomes import Done, Fail, Outcome, Snooze
 from holdfast.engine.store import Store
+from holdfast.engine.values import Move
+from holdfast.engine.witness import Witness
 from holdfast.errors import ClaimLost, DatabaseUnavailable
 from holdfast.runtime.context import Context
 from holdfast.runtime.processes import crash_of
@@ -31,6 +34,8 @@ from holdfast.runtime.processes import crash_of
 # Of SQLSTATE: connections, a server that only reads for now, our own silence, conflicts, locks, a server that
 # goes down.
 PASSING = ("08", "25006", "25P03", "40", "55P03", "57P")
+FAILING: tuple[Verb, ...] = ("reject", "exhaust")
+UNWRITTEN = ("COMMIT_FAILED", "UNWRITABLE")  # what the worker says of an end that the database refuses
 LONGEST_RUN = 600.0  # seconds: a session that is read for longer is stopped, and fails
 
 
@@ -50,25 +55,25 @@ async def process(pipeline: Pipeline, database: Database, ctx: Context) -> Outco
         async with asyncio.timeout(LONGEST_RUN):
             return await _process(pipeline, database, ctx)
     except Refusal as refusal:
-        return _fail(pipeline, ctx, refusal)
+        return _fail(refusal)
     except (psycopg.Error, DatabaseUnavailable) as error:
         if not _passes(error):
-            return _fail(pipeline, ctx, Refusal("db_error", f"{type(error).__name__}: {error}", "db"))
+            return _fail(Refusal("db_error", f"{type(error).__name__}: {error}", "db"))
         _log(ctx, "session.released", level=logging.WARNING, reason=f"{type(error).__name__}: {error}")
         return Snooze(seconds=0)
     except TimeoutError:
         told = f"it was read for longer than {LONGEST_RUN:g} s"
-        return _fail(pipeline, ctx, Refusal("timed_out", told, "lifecycle"))
+        return _fail(Refusal("timed_out", told, "lifecycle"))
     except ClaimLost:
         raise
     except Exception as error:  # a mistake of ours: told like any other failure, and the others go on
-        return _fail(pipeline, ctx, _wrapped("internal_error", error, "diff"))
+        return _fail(_wrapped("internal_error", error, "diff"))
 
 
 async def _process(pipeline: Pipeline, database: Database, ctx: Context) -> Outcome:
     """Reads, and writes what was read."""
-    session, images = await _load(database, ctx)
-    tell("session.finalized", session=session.id, user=session.user_id, attempt=ctx.attempt)
+    session, images, attempt = await _load(database, ctx)
+    tell("session.finalized", session=session.id, user=session.user_id, attempt=attempt)
     tell("session.images_loaded", session=session.id, user=session.user_id, images=len(images))
     payload = canonical(await _extract(pipeline.extractor, session, images))
     conn = await ctx.transaction(confined=False)
@@ -79,7 +84,8 @@ async def _process(pipeline: Pipeline, database: Database, ctx: Context) -> Outc
     return _answer(ctx, session, payload, seen)
 
 
-async def _load(database: Database, ctx: Context) -> tuple[Session, list[Image]]:
+async def _load(database: Database, ctx: Context) -> tuple[Session, list[Image], int]:
+    """The session, its pictures, and which of its attempts this is."""
     async with database.connection() as conn, conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(queries.SESSION, {"session": ctx.job.id})
         rows = await cursor.fetchall()
@@ -88,7 +94,7 @@ async def _load(database: Database, ctx: Context) -> tuple[Session, list[Image]]
     session = Session(id=ctx.job.id, user_id=rows[0]["user_id"], created_at=rows[0]["came"])
     names = [field.name for field in fields(Image)]
     images = [Image(**{name: row[name] for name in names}) for row in rows if row["id"] is not None]
-    return session, images
+    return session, images, rows[0]["attempt"]
 
 
 async def _extract(extractor: Extractor, session: Session, images: Sequence[Image]) -> Any:
@@ -138,11 +144,36 @@ def _answer(ctx: Context, session: Session, payload: Payload, seen: Observation)
             return Done(seen.word)
 
 
-def _fail(pipeline: Pipeline, ctx: Context, refusal: Refusal) -> Fail:
-    pipeline.facts.ended("failed")
-    told = {"error__type": refusal.code, "error__message": refusal.sentence, "error__stage": refusal.stage}
-    _log(ctx, "session.failed", level=logging.ERROR, **told, trace=refusal.trace)
-    return Fail(reason=refusal.sentence, code=refusal.code, trace=refusal.trace)
+def _fail(refusal: Refusal) -> Fail:
+    """It is told when it has been written: whoever has lost the session has nothing to say about it."""
+    facts = {"stage": refusal.stage}
+    return Fail(reason=refusal.sentence, code=refusal.code, trace=refusal.trace, facts=facts)
+
+
+def witness(facts: Facts) -> Witness:
+    """Counts and tells that sessions have failed, whoever wrote it: their worker, or who buried it."""
+
+    def wrote(moves: Sequence[Move], _: str | None) -> None:
+        for move in moves:
+            if move.verb in FAILING and (fault := move.fault):
+                facts.ended("failed")
+                told = {"error__type": fault.code.lower(), "error__message": fault.message}
+                stage = fault.facts.get("stage") or ("db" if fault.code in UNWRITTEN else "lifecycle")
+                who = {"session": move.claim.id, "user": move.claim.tenant}
+                tell(
+                    "session.failed",
+                    **who,
+                    level=logging.ERROR,
+                    **told,
+                    error__stage=stage,
+                    trace=fault.trace,
+                )
+
+    return Witness(added=_unheard, began=_unheard, wrote=wrote, ordered=_unheard)
+
+
+def _unheard(*_: Any) -> None:
+    """Nobody wants to know."""
 
 
 def _log(ctx: Context, event: str, **facts: Any) -> None:

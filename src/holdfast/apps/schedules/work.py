@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from holdfast.apps.schedules.app import APP, SchedulesApp
 from holdfast.apps.schedules.extractors import chosen
 from holdfast.apps.schedules.facts import Facts
 from holdfast.apps.schedules.ledger import NOTICES, SESSIONS, sessions
-from holdfast.apps.schedules.process import LONGEST_RUN, Pipeline, process
+from holdfast.apps.schedules.process import LONGEST_RUN, Pipeline, process, witness
 from holdfast.apps.schedules.story import Iterations
 from holdfast.apps.schedules.values import Notice, NoticeType
 from holdfast.db.settings import Settings
@@ -59,6 +60,7 @@ def work(ground: Ground) -> Work:
 
     iterations = Iterations(settings.schedules_idle_log_every, passed_over)
     counted = Facts()
+    ground.stores[SESSIONS].witness = witness(counted)
     make = chosen(settings, app.own)
 
     @cache
@@ -68,10 +70,9 @@ def work(ground: Ground) -> Work:
         )
 
     async def processes(ctx: Context) -> Outcome:
-        try:
-            return await process(pipeline(), ground.database, ctx)
-        finally:
-            iterations.ended()
+        if run := asyncio.current_task():  # over when it has been committed, too, and told
+            run.add_done_callback(lambda _: iterations.ended())
+        return await process(pipeline(), ground.database, ctx)
 
     handlers: list[Handler] = []
     if _reads_the_sample(settings, app) and settings.profile == "prod":
@@ -162,8 +163,9 @@ class Once:
 
 async def once(shop: Shop) -> Once | None:
     """Processes one session, the first that is pending, however young; None: there is none."""
-    hasty = {SESSIONS: Store(sessions(shop.settings, hasty=True))}
-    worker = shop.worker(ledgers=[SESSIONS], concurrency=1, most=1, stores=hasty)
+    hasty = Store(sessions(shop.settings, hasty=True))
+    worker = shop.worker(ledgers=[SESSIONS], concurrency=1, most=1, stores={SESSIONS: hasty})
+    hasty.witness = shop.stores[SESSIONS].witness
     await worker.run(until_idle=True)
     async with shop.database.connection() as conn, conn.cursor(row_factory=class_row(Once)) as cursor:
         await cursor.execute(queries.TAKEN_BY, {"worker": worker.id})
