@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.apps.system import parameters
-from holdfast.apps.system.bench import Bench
+from holdfast.apps.system.bench import Bench, Connection
 from holdfast.apps.system.executors import executor_of
 from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.types import JobType, read_id, read_type
@@ -15,6 +16,7 @@ from holdfast.errors import IllegalEdge, InvalidInput
 
 TRIES = 5  # at an id that nobody has
 SAME_ID = "jobs_pkey"
+Noted = Callable[[Connection, str], Awaitable[object]]  # writes beside a new job, in its transaction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,7 @@ async def create(
     max_retries: int | None = None,
     queue: str | None = None,
     priority: int | None = None,
+    noted: Noted | None = None,
 ) -> Made:
     """Makes a job, or says why not; then nothing is written."""
     job_type = read_type(kind)
@@ -54,19 +57,22 @@ async def create(
         queue=queue,
         priority=priority,
     )
-    made = Made(id=await _enqueue(bench, item, by), type=job_type)
+    made = Made(id=await _enqueue(bench, item, by, noted), type=job_type)
     if witness := bench.stores[NAME].witness:
         witness.added([(made.id, str(job_type))], by)
     return made
 
 
-async def _enqueue(bench: Bench, item: Item, by: str | None) -> str:
+async def _enqueue(bench: Bench, item: Item, by: str | None, noted: Noted | None) -> str:
     """The id of the new row; one that somebody has already is drawn again."""
     store = bench.stores[NAME]
     for left in reversed(range(TRIES)):
         try:
-            async with bench.database.connection() as conn:
-                return str((await store.enqueue(conn, item, by=by)).id)
+            async with bench.database.connection() as conn, conn.transaction():
+                made = str((await store.enqueue(conn, item, by=by)).id)
+                if noted:
+                    await noted(conn, made)
+                return made
         except InvalidInput as error:
             if error.field != SAME_ID or not left:
                 raise
@@ -87,7 +93,7 @@ async def show(bench: Bench, id: str) -> Row:
         return await bench.stores[NAME].get(conn, read_id(id))
 
 
-async def retry(bench: Bench, id: str, *, by: str | None = None) -> Made:
+async def retry(bench: Bench, id: str, *, by: str | None = None, noted: Noted | None = None) -> Made:
     """A new job with the type and the parameters of one that has ended."""
     row = await show(bench, id)
     ends = bench.stores[NAME].ledger.ends
@@ -95,5 +101,12 @@ async def retry(bench: Bench, id: str, *, by: str | None = None) -> Made:
         raise IllegalEdge(verb="retry", what="job", id=row.id, state=row.state, allowed=", ".join(ends))
     queue, priority = row.columns["queue"], row.columns["priority"]
     return await create(
-        bench, row.kind, row.payload, by=by, max_retries=row.limit, queue=queue, priority=priority
+        bench,
+        row.kind,
+        row.payload,
+        by=by,
+        max_retries=row.limit,
+        queue=queue,
+        priority=priority,
+        noted=noted,
     )
