@@ -23,6 +23,7 @@ from holdfast import Context, Fail, Holdfast, Retry, Settings
 from holdfast.api import metrics
 from holdfast.apps.connectors.metrics import METRICS as CONNECTORS
 from holdfast.apps.schedules.metrics import METRICS as SCHEDULES
+from holdfast.apps.system.metrics import METRICS as SYSTEM
 from holdfast.db.pool import Connection
 from holdfast.engine import looks
 from holdfast.runtime.app import App
@@ -383,7 +384,7 @@ async def test_the_page_lists_every_metric_with_its_type_and_labels(app: Holdfas
     table = re.findall(r"^\| `(\w+)` \| (gauge|counter|histogram) \| ([\w, ]*)\|", page, re.MULTILINE)
     listed = {name: (type_, set(labels.replace(",", " ").split())) for name, type_, labels in table}
     assert len(listed) == len(table)
-    declared = {**metrics.METRICS, **CONNECTORS, **SCHEDULES}
+    declared = {**metrics.METRICS, **CONNECTORS, **SCHEDULES, **SYSTEM}
     assert {name: (one.type, set(one.labels)) for name, one in declared.items()} == listed
     found = await exported(app)
     assert {name: type_ for name, (type_, _) in found.items()} == {

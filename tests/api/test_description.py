@@ -22,7 +22,7 @@ OPEN = (
     "/api/connectors/callback/{provider}",
     "/api/connectors/webhooks/{provider}/{tenant_id}",
 )
-APPS = ("/api/connectors", "/api/schedules")
+APPS = ("/api/connectors", "/api/schedules", "/api/system")
 
 
 def operations(described: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

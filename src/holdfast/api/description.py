@@ -28,6 +28,10 @@ TAGS = [
     {"name": "tokens", "description": "Who may do what."},
     {"name": "connectors", "description": "Outside accounts, kept in step."},
     {"name": "schedules", "description": "Days of work, as they are known and have been."},
+    {
+        "name": "maintenance",
+        "description": "The platform's own data: archived, deleted, backed up, restored.",
+    },
     {"name": "health", "description": "For whoever restarts it, or sends it traffic."},
 ]
 REFERENCE = {"$ref": "#/components/schemas/Problem"}

@@ -48,4 +48,5 @@ APP = SystemApp(
     ledgers=(SYSTEM_JOBS,),
     tables=TABLES,
     work="holdfast.apps.system.work",
+    web="holdfast.apps.system.web",
 )
