@@ -36,6 +36,7 @@ from holdfast.cli import (
     serve,
     sql,
     stats,
+    system,
     tokens,
     top,
     up,
@@ -74,6 +75,7 @@ program.add_typer(database.commands, name="db")
 program.add_typer(jobs.commands, name="job")
 program.add_typer(connect.commands, name="connect")
 program.add_typer(schedules.commands, name="schedules")
+program.add_typer(system.commands, name="system")
 program.command("sql")(sql.sql)
 program.add_typer(archive.commands, name="archive")
 program.command("completion")(completion.completion)

@@ -1,0 +1,120 @@
+"""How system jobs and their log lines are told: as the API's JSON, and as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.cli import output
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from holdfast.apps.system.joblines import Line
+    from holdfast.engine.values import Page, Row
+
+WIDE = 120  # columns of a terminal that has room for all that is told of a job
+COLOURS = {
+    **dict.fromkeys(("completed",), "green"),
+    **dict.fromkeys(("failed", "ERROR"), "red"),
+    **dict.fromkeys(("retrying", "WARN"), "yellow"),
+    "running": "cyan",
+    "cancelled": "magenta",
+}
+
+
+def shaded(word: str) -> Text:
+    """A word in the colour of what it means."""
+    from rich.text import Text
+
+    return Text(word, style=COLOURS.get(word, ""))
+
+
+def job(row: Row) -> dict[str, Any]:
+    """A job, with the names that the API has for what is known of it."""
+    from holdfast.apps.system.types import stored_type
+
+    columns = row.columns
+    return {
+        "id": row.id,
+        "type": str(stored_type(row.kind)),
+        "type_word": row.kind,
+        "status": row.state,
+        "message": columns.get("message"),
+        "parameters": row.payload,
+        "key": columns.get("idempotency_key"),
+        "retry_count": row.attempts,
+        "max_retries": row.limit,
+        "created_at": row.created,
+        "updated_at": row.updated,
+        "started_at": row.started,
+        "finished_at": row.finished,
+        "run_at": row.due if row.state in ("new", "queued", "retrying") else None,
+        "node_id": columns.get("node_id"),
+        "queue": columns.get("queue"),
+        "priority": columns.get("priority"),
+    }
+
+
+def whole(row: Row) -> dict[str, Any]:
+    """A job with its trace."""
+    return {**job(row), "exception_trace": row.columns.get("exception_trace")}
+
+
+def show_jobs(page: Page) -> None:
+    """A page of jobs."""
+    wide = output.console().width >= WIDE
+    headings = ("ID", "TYPE", "STATUS", *(("RETRIES", "CREATED") if wide else ()), "MESSAGE")
+    rows = [
+        (
+            *(row.id, row.kind, shaded(row.state)),
+            *((f"{row.attempts}/{row.limit}", row.created) if wide else ()),
+            _note(row),
+        )
+        for row in page.rows
+    ]
+    output.table(headings, rows, cut=not wide)
+
+
+def _note(row: Row) -> str:
+    """What is most worth knowing of a job in its state."""
+    if row.columns.get("message"):
+        return str(row.columns["message"]).partition("\n")[0]
+    return f"on {row.owner}" if row.state == "running" else ""
+
+
+def show_job(row: Row) -> None:
+    """All there is to know of a job."""
+    told = whole(row)
+    left = ("type_word", "parameters", "exception_trace", "retry_count", "max_retries", "status")
+    facts = [(name.replace("_", " "), value) for name, value in told.items() if name not in left]
+    facts[2:2] = [("status", shaded(row.state)), ("retries", f"{row.attempts} of {row.limit}")]
+    output.facts(facts)
+    output.line("\nparameters")
+    given = cast("dict[str, Any]", row.payload)
+    output.facts([(f"  {name}", value) for name, value in given.items()])
+    if told["exception_trace"]:
+        output.line("\ntrace")
+        output.line(output.readable(told["exception_trace"]))
+
+
+def line(told: Line) -> dict[str, Any]:
+    """A line of the log."""
+    return {"id": told.id, "level": told.level, "at": told.at, "text": told.text}
+
+
+def written(told: Line) -> str:
+    """A line of the log as the file has it."""
+    when = told.at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return output.readable(f"[{told.id}] {told.level} {when} {told.text}").replace("\n", " ")
+
+
+def show_lines(lines: Sequence[Line]) -> None:
+    """Lines of the log, in colours where there are any."""
+    for one in lines:
+        if not output.terminal():
+            output.line(written(one))
+            continue
+        text = shaded(one.level)
+        text.plain = written(one)
+        output.console().print(text, soft_wrap=True)
