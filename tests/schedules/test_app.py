@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast, Settings
+from holdfast.apps.schedules import work
 from holdfast.apps.schedules.app import app as schedules_app
 from holdfast.apps.schedules.ledger import SESSIONS
 from holdfast.errors import InvalidInput, SettingsError
@@ -55,5 +57,8 @@ async def test_in_production_no_session_is_read_as_the_sample_day(settings: Sett
         assert SESSIONS not in [pump.ledger.name for pump in app.worker().pumps]
         with pytest.raises(InvalidInput, match="capture_session has no handler here"):
             app.worker(ledgers=[SESSIONS])
+        for asked in (work.once(app), asyncio.to_thread(work.served, app)):
+            with pytest.raises(SettingsError, match="HOLDFAST_SCHEDULES_EXTRACTOR must say how sessions are"):
+                await asked
     async with Holdfast(replace(settings, profile="prod", schedules_fixture_path=Path("day.json"))) as app:
         assert SESSIONS in [pump.ledger.name for pump in app.worker().pumps]

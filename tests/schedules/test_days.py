@@ -370,6 +370,21 @@ async def test_erase_leaves_no_row_of_the_user_and_touches_no_other(conn: Connec
     assert set((await days.erase(conn, ANA)).values()) == {0}
 
 
+@pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
+async def test_an_erase_that_somebody_holds_up_is_refused_with_a_sentence(
+    conn: Connection, connect: Any, limit: str
+) -> None:
+    """S-57: a message of theirs is being sent, by whomever; nothing was erased."""
+    await observe(conn, ANA, [entry("09:00")])
+    other = await connect()
+    await conn.execute(f"set {limit} to '100ms'")  # type: ignore[arg-type]
+    async with other.transaction():
+        await other.execute("select from schedule_ingest.schedule_notification for update")
+        with pytest.raises(Conflict, match="nothing was erased, try again in a minute"):
+            await days.erase(conn, ANA)
+    assert (await days.erase(conn, ANA))["schedule_version"] == 1
+
+
 async def test_only_who_may_erase_erases(conn: Connection) -> None:
     """S-57: the role of the workers may not."""
     await observe(conn, ANA, [entry("09:00")])

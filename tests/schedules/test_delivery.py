@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Settings
+from holdfast import Done, Settings
+from holdfast.apps.schedules import days, senders, work
 from holdfast.apps.schedules.ledger import NOTICES
 from holdfast.apps.schedules.senders import Passing, Permanent
 from holdfast.apps.schedules.values import Notice
 from holdfast.db.pool import Connection
 from holdfast.engine.values import Filter
 from holdfast.errors import IllegalEdge, NotFound
-from runtime.support import until, until_true
+from runtime.support import PATIENCE, until, until_true
 from schedules.kit import AT_THE_GATE, USER, Stage, Stop, day, entry, stage
 from schedules.loops import loop
 
@@ -264,6 +265,35 @@ async def test_a_row_that_is_being_sent_is_locked_and_the_users_next_one_waits(
         worker.stop()
         await running
         assert post.sent == ["first", "second"]
+
+
+async def test_a_dispatcher_that_stands_still_keeps_a_persons_rows_for_a_short_while_only(
+    settings: Settings, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-50, S-57: the server ends its transaction; then the person can be erased, and others can send."""
+    monkeypatch.setattr(work, "SILENCE", 0.2)
+    stop = Stop()
+
+    async def frozen(*_: Any) -> Done:  # no time limit of its own: as a process that was stopped has none
+        await stop.wait()
+        return Done()
+
+    post = Post()
+    async with stage(settings, sender=post, delivery_timeout_seconds=0.3) as here:
+        await put(here, "first", "second")
+        await put(here, "another's", user=7)
+        with monkeypatch.context() as first:
+            first.setattr(senders, "deliver", frozen)
+            worker = here.worker(ledgers=[NOTICES])
+            running = asyncio.create_task(worker.run())
+            await stop.reached()
+        async with asyncio.timeout(PATIENCE):
+            assert (await days.erase(conn, USER))["schedule_notification"] == 2
+        worker.stop()
+        stop.go()
+        await running
+        await deliver(here)
+        assert post.sent == ["another's"]
 
 
 async def test_a_crash_after_the_send_repeats_one_row_at_most(

@@ -13,7 +13,13 @@ from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
-from psycopg.errors import DeadlockDetected, InsufficientPrivilege, SerializationFailure
+from psycopg.errors import (
+    DeadlockDetected,
+    InsufficientPrivilege,
+    LockNotAvailable,
+    QueryCanceled,
+    SerializationFailure,
+)
 
 from holdfast.apps.schedules import cursors, looks
 from holdfast.apps.schedules import days_queries as queries
@@ -198,7 +204,7 @@ async def rebuild(conn: Connection, user_id: int, day: date) -> Day:
 async def erase(conn: Connection, user_id: int) -> dict[str, int]:
     """Removes every row of a user, in one transaction; answers how many, by table.
 
-    What comes in meanwhile makes it begin again; `Conflict` when that does not end.
+    What comes in meanwhile makes it begin again; `Conflict` when that does not end, or somebody keeps a row.
     """
     whose = looks.user(user_id)
     for _ in range(TRIES):
@@ -209,6 +215,9 @@ async def erase(conn: Connection, user_id: int) -> dict[str, int]:
                 return dict(counts)
         except (SerializationFailure, DeadlockDetected):
             continue
+        except (LockNotAvailable, QueryCanceled):
+            told = "has rows that somebody is writing or sending: nothing was erased, try again in a minute"
+            raise Conflict(what=f"user {whose}", message=told) from None
         except InsufficientPrivilege:
             raise NotAllowed(message="only the owner of schedule_ingest.erase(user) may erase") from None
     raise Conflict(what=f"user {whose}", message="is still sending: nothing was erased, try again later")

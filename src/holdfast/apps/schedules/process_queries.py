@@ -22,6 +22,9 @@ select set_config('lock_timeout', '5s', true), set_config('idle_in_transaction_s
     pg_advisory_xact_lock(%(key)s)
 """
 
+# Whoever stands still while a message is sent keeps it, and its person's others, for so long and no longer.
+SILENCE: LiteralString = "select set_config('idle_in_transaction_session_timeout', %(limit)s, true)"
+
 # Also keeps pictures from coming in: their reference to the session needs a lock that this one excludes. One
 # that was on its way has come when we hold it, and only a later statement sees it.
 HOLD: LiteralString = """\
@@ -32,8 +35,8 @@ for update
 
 # The pictures that the session has now, the day as it is known, the time of this observation, and whether the
 # session comes too late for it: it was tried before, and is older than the one behind the snapshot. A clock
-# may go back a little; a snapshot that is days ahead is nobody's clock. But an event that is ahead stays where
-# it is, and what is noticed later has to be replayed later, as far as there is a calendar.
+# may go back a little; a snapshot that is days ahead is nobody's clock. But an event that is ahead stays
+# where it is, and what is noticed later has to be replayed later, as far as there is a calendar.
 DAY: LiteralString = """\
 select array(select i.id from schedule_ingest.capture_image as i where i.session_id = s.id) as images,
     n.snapshot_payload as snapshot, d.current_version as version, v.payload_hash as hash,

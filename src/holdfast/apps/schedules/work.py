@@ -19,6 +19,7 @@ from psycopg.rows import class_row
 from holdfast.apps.schedules import facts, senders
 from holdfast.apps.schedules import process_queries as queries
 from holdfast.apps.schedules.app import APP, SchedulesApp
+from holdfast.apps.schedules.extractors import NAME as EXTRACTOR
 from holdfast.apps.schedules.extractors import chosen
 from holdfast.apps.schedules.facts import Facts
 from holdfast.apps.schedules.ledger import NOTICES, SESSIONS, sessions
@@ -28,7 +29,7 @@ from holdfast.apps.schedules.values import Notice, NoticeType
 from holdfast.db.settings import Settings
 from holdfast.engine.outcomes import Outcome
 from holdfast.engine.store import Store
-from holdfast.errors import DatabaseUnavailable
+from holdfast.errors import DatabaseUnavailable, SettingsError
 from holdfast.runtime.app import App, Ground, Work
 from holdfast.runtime.context import Context
 from holdfast.runtime.handlers import Handler, Handlers, describe
@@ -37,6 +38,7 @@ from holdfast.runtime.worker import Worker
 
 log = logging.getLogger("holdfast.schedules")
 
+SILENCE = 10.0  # seconds beyond a send in which the server hears nothing, until it ends the transaction
 MARGIN = 5.0  # seconds: a run ends itself when its time is over; this is for one that does not listen
 
 
@@ -75,8 +77,8 @@ def work(ground: Ground) -> Work:
         return await process(pipeline(), ground.database, ctx)
 
     handlers: list[Handler] = []
-    if _reads_the_sample(settings, app) and settings.profile == "prod":
-        log.info("capture sessions are left alone: HOLDFAST_SCHEDULES_EXTRACTOR says how they are read")
+    if _left_alone(settings, app):
+        log.info("capture sessions are left alone: %s says how they are read", EXTRACTOR)
     else:
         handlers.append(
             describe(processes, SESSIONS, place="loop", ledger=SESSIONS, timeout=LONGEST_RUN + MARGIN)
@@ -103,17 +105,20 @@ def work(ground: Ground) -> Work:
     )
 
 
-def _reads_the_sample(settings: Settings, app: SchedulesApp) -> bool:
-    """Whether every session would be read as the day that ships with Holdfast: a show, and no record."""
-    own = settings.schedules_extractor in app.own
-    return settings.schedules_extractor != "ocr" and not own and settings.schedules_fixture_path is None
+def _left_alone(settings: Settings, app: SchedulesApp) -> bool:
+    """Whether, in earnest, every session would be read as the day that ships with Holdfast: a mere show."""
+    real = settings.schedules_extractor == "ocr" or settings.schedules_extractor in app.own
+    return settings.profile == "prod" and not real and settings.schedules_fixture_path is None
 
 
 def _delivery(ground: Ground, sender: senders.Sender) -> Handler:
-    settings = ground.settings
+    patience = ground.settings.schedules_delivery_timeout_seconds
+    silence = min(patience + SILENCE, ground.settings.db_idle_in_transaction_seconds)
 
     async def delivers(message: Message, ctx: Context) -> Outcome:
-        row = await ctx.store.get(await ctx.transaction(confined=False), ctx.job.id)
+        conn = await ctx.transaction(confined=False)
+        await conn.execute(queries.SILENCE, {"limit": f"{1000 * silence:.0f}ms"})
+        row = await ctx.store.get(conn, ctx.job.id)
         notice = Notice(
             id=str(row.id),
             user_id=row.tenant,
@@ -123,7 +128,7 @@ def _delivery(ground: Ground, sender: senders.Sender) -> Handler:
             message=message.message,
             event_ids=message.event_ids,
         )
-        return await senders.deliver(sender, notice, settings.schedules_delivery_timeout_seconds)
+        return await senders.deliver(sender, notice, patience)
 
     return describe(delivers, NOTICES, place="loop", ledger=NOTICES)
 
@@ -161,8 +166,16 @@ class Once:
     error: str | None
 
 
+def _must_be_read(shop: Shop) -> None:
+    """Refuses where sessions are left alone, and names what to set."""
+    if _left_alone(shop.settings, _app(shop.apps)):
+        problem = f"{EXTRACTOR} must say how sessions are read: under the profile prod the sample day is none"
+        raise SettingsError(title="some settings are wrong:", problems=[problem])
+
+
 async def once(shop: Shop) -> Once | None:
     """Processes one session, the first that is pending, however young; None: there is none."""
+    _must_be_read(shop)
     hasty = Store(sessions(shop.settings, hasty=True))
     worker = shop.worker(ledgers=[SESSIONS], concurrency=1, most=1, stores={SESSIONS: hasty})
     hasty.witness = shop.stores[SESSIONS].witness
@@ -174,5 +187,6 @@ async def once(shop: Shop) -> Once | None:
 
 def served(shop: Shop) -> list[str]:
     """The ledgers of this app that a worker here can serve."""
+    _must_be_read(shop)
     delivers = shop.settings.schedules_delivery != "off" or shop.handlers.find(NOTICES, NOTICES)
     return [SESSIONS, NOTICES] if delivers else [SESSIONS]
