@@ -303,6 +303,22 @@ def test_a_message_is_told_with_its_tries_and_sent_again(served: Served) -> None
     assert audit(served) == [("token:actor", "requeue", message, None, 1)]
 
 
+def test_a_message_whose_id_another_program_chose_is_told_and_sent_again(served: Served) -> None:
+    """S-50: any text is an id, also one with a slash."""
+    story(served)
+    served.query(
+        "update schedule_ingest.schedule_notification set notification_id = 'bot/42/x'"
+        " where notification_id = %s",
+        messages(served)[0],
+    )
+    path = place("notifications", fail(served, "bot/42/x", "503"))
+    assert ask(served, path)["id"] == "bot/42/x"
+    assert send(served, f"{path}/resend")["status"] == "pending"
+    assert ask(served, "/api/schedules/notifications/bot/42/x")["status"] == "pending"
+    page = served.client("reader").get(place("notifications", "bot/42/x", root="/schedules"))
+    assert (page.status_code, "bot/42/x" in page.text) == (200, True)
+
+
 def test_a_message_that_there_is_not_is_not_found(served: Served) -> None:
     for name in ("f" * 64, "a/b", "resend"):
         assert ask(served, place("notifications", name), status=404)["code"] == "NOT_FOUND"
@@ -351,6 +367,53 @@ def test_a_user_adds_captures_of_their_own_alone(served: Served) -> None:
     assert send(served, CAPTURES, {}, "ana reads", 403)["code"] == "NOT_ALLOWED"
     assert send(served, CAPTURES, {"user_id": ANA}, "tenant", 404)["code"] == "NOT_FOUND"
     assert served.query("select distinct user_id from schedule_ingest.capture_session") == [(ANA,)]
+
+
+@pytest.mark.parametrize(
+    "key", [f"{ANA}/a.png", f"captures/{ANA}/2026/a.png", f"captures/{ANA}/{BOB}.png", f"x/{ANA}/{BOB}/a.png"]
+)
+def test_a_user_adds_pictures_of_their_own(served: Served, key: str) -> None:
+    """S-54: the first number in the path of a key says whose it is."""
+    assert send(served, CAPTURES, {"images": [{"r2_key": key}]}, "ana", 201)["user_id"] == ANA
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"captures/{BOB}/a.png",
+        f"captures/{BOB}/{ANA}/a.png",
+        f"captures/{BOB}/a.png/{ANA}",
+        f"{ANA}/../{BOB}/a.png",
+        f"captures/{ANA}/./a.png",
+        f"captures//{ANA}/a.png",
+        f"/captures/{ANA}/a.png",
+        f"captures/0{ANA}/a.png",
+        f"captures/x{ANA}/a.png",
+        "a.png",
+    ],
+)
+def test_a_user_adds_no_pictures_that_are_somebody_elses(served: Served, key: str) -> None:
+    """S-54: nor any whose key does not say whose they are; an operator may."""
+    images = [{"r2_key": f"{ANA}/mine.png"}, {"r2_key": key}]
+    problem = send(served, CAPTURES, {"images": images}, "ana", 403)
+    assert problem["code"] == "NOT_ALLOWED"
+    assert f"{ANA} is the first number" in problem["detail"]
+    assert served.query("select count(*) from schedule_ingest.capture_session") == [(0,)]
+    assert send(served, CAPTURES, {"user_id": ANA, "images": images}, "actor", 201)["user_id"] == ANA
+
+
+@pytest.mark.parametrize("who", ["ana", "actor"])
+def test_nobody_puts_words_into_the_outbox(served: Served, who: str) -> None:
+    """S-48: a message that no session has caused would be delivered, and the record would not be true."""
+    told = {
+        "payload": {"notification_type": "event", "message": "Call this number", "event_ids": []},
+        "key": "x",
+        "tenant": str(ANA),
+        "extras": {"schedule_date": DAY.isoformat(), "source_session_id": str(uuid4())},
+    }
+    problem = send(served, "/api/ledgers/schedule_notification/rows", told, who, 400)
+    assert "is filled by the worker that reads sessions" in problem["detail"]
+    assert messages(served) == []
 
 
 def test_erase_leaves_no_row_of_the_user_and_touches_no_other(served: Served) -> None:

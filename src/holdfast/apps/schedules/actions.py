@@ -5,6 +5,7 @@ One action and its audit entry are one transaction. Orders about single rows are
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -53,12 +54,8 @@ async def add(site: Site, caller: Caller, user_id: int | None, pictures: Sequenc
     own = user_of(caller)
     if own is not None and user_id not in (None, own):
         raise NotAllowed(message=f"user_id: {user_id} is not yours")
-    for picture in (
-        pictures if own is not None else ()
-    ):  # a key says whose picture it is, and is easily guessed
-        if str(own) not in picture.r2_key.split("/"):
-            told = f"{picture.r2_key!r} is not yours: a key of yours has {own} as a part of its path"
-            raise NotAllowed(message=told)
+    for picture in pictures if own is not None else ():
+        _must_be_of(own, picture.r2_key)
     whose = user_id if own is None else own
     if whose is None:
         raise InvalidInput(field="user_id", message="is missing: say whose schedule it is")
@@ -67,6 +64,15 @@ async def add(site: Site, caller: Caller, user_id: int | None, pictures: Sequenc
         noted = replace(caller, tenant=str(whose))
         await audit.note(conn, noted, "capture add", ledger=SESSIONS, row_id=made, rows=1)
         return made
+
+
+def _must_be_of(own: int | None, key: str) -> None:
+    """A key is easily guessed, and says whose picture it is: by the first number in its path."""
+    parts = key.split("/")
+    number = next((part for part in parts if re.fullmatch("-?[0-9]+", part)), None)
+    if number != str(own) or {"", ".", ".."} & set(parts):
+        told = f"{key!r} is not yours: {own} is the first number in the path of a key of yours"
+        raise NotAllowed(message=told)
 
 
 async def resend(site: Site, caller: Caller, id: str, *, reason: str | None = None) -> Row:

@@ -141,6 +141,7 @@ def notices(settings: ScheduleSettings) -> Ledger:
         times=Times(created="created_at", finished="sent_at", finished_well=True),
         idempotency=Idempotency("notification_id", repeat="return"),
         unknown_kind="leave",
+        door="the worker that reads sessions: a message follows from what has changed",
         beside={
             "finish": queries.SENT,
             "retry": queries.DELAYED,

@@ -20,14 +20,14 @@ NotificationId = Annotated[
 ]
 
 
-@router.get("/{id}", summary="Get a message")
+@router.get("/{id:path}", summary="Get a message")
 async def get_notification(id: NotificationId, caller: Reader, site: Here) -> ShownNotification:
     """One message, with every try to send it. Lists of them are those of any ledger."""
     async with site.connection() as conn:
         return ShownNotification.of(await days.notice(conn, id, user_id=user_of(caller)))
 
 
-@router.post("/{id}/resend", summary="Send a message again", responses=problems(WORDS, 409))
+@router.post("/{id:path}/resend", summary="Send a message again", responses=problems(WORDS, 409))
 async def resend_notification(
     id: NotificationId, caller: Actor, site: Here, body: Why | None = None
 ) -> ShownNotification:
