@@ -157,15 +157,15 @@ def witness(facts: Facts) -> Witness:
         for move in moves:
             if move.verb in FAILING and (fault := move.fault):
                 facts.ended("failed")
-                told = {"error__type": fault.code.lower(), "error__message": fault.message}
-                stage = fault.facts.get("stage") or ("db" if fault.code in UNWRITTEN else "lifecycle")
-                who = {"session": move.claim.id, "user": move.claim.tenant}
                 tell(
                     "session.failed",
-                    **who,
+                    session=move.claim.id,
+                    user=move.claim.tenant,
                     level=logging.ERROR,
-                    **told,
-                    error__stage=stage,
+                    error__type=fault.code.lower(),
+                    error__message=fault.message,
+                    error__stage=fault.facts.get("stage")
+                    or ("db" if fault.code in UNWRITTEN else "lifecycle"),
                     trace=fault.trace,
                 )
 
