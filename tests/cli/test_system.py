@@ -117,6 +117,23 @@ def test_parameters_may_be_one_json_object(holdfast: Run, query: Query) -> None:
     assert query("select parameters ->> 'retention_hours' from system.jobs") == [("1.5",)]
 
 
+def test_an_old_table_is_listed_in_the_words_of_today(holdfast: Run, query: Query) -> None:
+    """Y-40, Y-41, Y-43: and nothing is written; without one there is nothing."""
+    assert holdfast("system", "legacy", "--json").data == []
+    query(
+        "create table system.jobs_legacy (id text, type text, status text, result text, parameters jsonb,"
+        " created_at bigint)"
+    )
+    query("insert into system.jobs_legacy values ('FL-1', 'Flush', 'Completed', '12 rows', '[\"a\", 7]', 1)")
+    (told,) = holdfast("system", "legacy", "--json").data
+    assert (told["id"], told["status"], told["message"]) == ("FL-1", "completed", "12 rows")
+    assert told["parameters"] == {"arg0": "a", "arg1": 7}
+    assert told["created_at"] == "1970-01-01T00:00:00.001000Z"
+    assert "result" not in told
+    shown = holdfast("system", "legacy")
+    assert (shown.code, "12 rows" in shown.out) == (0, True)
+
+
 def test_the_types_tell_what_they_need(holdfast: Run) -> None:
     told = holdfast("system", "types")
     for word in ("stream_eviction (SE)", "ttl_seconds", "needed", "drop_table", "50000"):
@@ -217,6 +234,22 @@ def test_a_job_that_fails_here_has_the_exit_code_of_failure(holdfast: Run, query
     assert (done.code, done.err) == (1, ""), done
     assert "failed: " in done.out
     assert query("select count(*) from job") == [(1,)]
+
+
+def test_who_interrupts_leaves_the_job_queued_and_no_worker_behind(
+    start: Start, query: Query, eventually: Eventually, log: JobLog
+) -> None:
+    """Y-16, Y-17: somebody else has the target, so the job waits for it."""
+    lock = "select pg_advisory_lock(hashtextextended('holdfast system job', 0))"
+    query(lock)
+    process = start("system", "run", "retention", "ledger=job", "retention_hours=1", "--here")
+    eventually(lambda: any("is taken" in line.text for line in log.lines()))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "`holdfast system kill RT-" in said
+    assert query("select status from system.jobs") == [("queued",)]
+    assert query("select id from workers") == []
 
 
 def test_a_worker_does_it_and_whoever_waits_is_told(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(help="Maintenance: archive, delete, back up, restore.", no_args_is_help=True)
 commands.command("list")(system_shown.list_jobs)
+commands.command("legacy")(system_shown.legacy)
 commands.command("show")(system_shown.show)
 commands.command("types")(system_shown.types)
 commands.command("logs")(system_shown.logs)

@@ -1,4 +1,4 @@
-"""`holdfast system list`, `show`, `types` and `logs`: which jobs there are, and what they tell."""
+"""`holdfast system list`, `legacy`, `show`, `types` and `logs`: which jobs there are, and what they tell."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.apps.system.bench import Bench
     from holdfast.apps.system.joblines import Line
     from holdfast.apps.system.joblog import JobLog
+    from holdfast.apps.system.legacy import Record
     from holdfast.apps.system.logreading import Reading
     from holdfast.engine.values import Filter, Page, Row
     from holdfast.platform import Holdfast
@@ -79,6 +80,30 @@ def list_jobs(
     if page.cursor:
         output.flush()
         output.error(f"there are more: --cursor {page.cursor}")
+
+
+def legacy(
+    limit: Annotated[int, typer.Option("--limit", help="How many at most, up to 1000.")] = 50,
+    app: options.App = None,
+    json: options.Json = False,
+) -> None:
+    """List the records of an old system.jobs, as today's are told."""
+    records = application.run(_legacy(load(app), limit))
+    if json:
+        output.data([system_told.record(one) for one in records])
+        return
+    system_told.show_records(records)
+
+
+async def _legacy(app: Holdfast, limit: int) -> list[Record]:
+    from holdfast.apps.system.ledger import NAME
+    from holdfast.apps.system.legacy import legacy_records
+    from holdfast.engine.reading import must_lie
+
+    must_lie(limit, MOST)
+    async with app, app.database.connection() as conn:
+        schema, _, _ = app.store(NAME).ledger.table.partition(".")
+        return await legacy_records(conn, limit, schema=schema)
 
 
 def _moment(field: str, text: str | None) -> datetime | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.cli import output
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from holdfast.apps.system.joblines import Line
+    from holdfast.apps.system.legacy import Record
     from holdfast.engine.values import Page, Row
 
 WIDE = 120  # columns of a terminal that has room for all that is told of a job
@@ -74,6 +77,22 @@ def show_jobs(page: Page) -> None:
         for row in page.rows
     ]
     output.table(headings, rows, cut=not wide)
+
+
+def record(old: Record) -> dict[str, Any]:
+    """An old record in the words of today, times as people read them."""
+    times = {
+        name: None if (when := getattr(old, name)) is None else datetime.fromtimestamp(when / 1000, UTC)
+        for name in ("created_at", "updated_at", "started_at", "finished_at")
+    }
+    told = {name: value for name, value in asdict(old).items() if name != "job_type"}
+    return {**told, "type": str(old.job_type), **times}
+
+
+def show_records(records: Sequence[Record]) -> None:
+    """Old records as a table."""
+    rows = [(old.id, old.type_word, shaded(old.status), old.message or "") for old in records]
+    output.table(("ID", "TYPE", "STATUS", "MESSAGE"), rows)
 
 
 def _note(row: Row) -> str:
