@@ -15,7 +15,7 @@ from holdfast import Holdfast, Item, Settings
 from holdfast.apps.system.backups import Table
 from holdfast.db import migrate
 from holdfast.db.pool import Connection
-from runtime.support import Process, drain, make_tables, not_outliving, one, until, worker_of
+from runtime.support import Process, drain, make_tables, not_outliving, one, running, until, worker_of
 from system.kit import Stage, stage
 from system.safe import back_up, bring_back, drop, strays, sums
 
@@ -24,15 +24,15 @@ ORG = uuid.UUID("00000000-0000-4000-8000-000000000001")
 Everything = dict[str, dict[str, Table]]
 
 
+async def nothing() -> None:
+    """What handlers do here: nothing goes wrong."""
+
+
 async def fill(settings: Settings, conn: Connection) -> None:
     """Rows of every app: finished, failed and waiting ones, with their records."""
     await make_tables(conn)
     async with Holdfast(settings) as app:
-
-        @app.handler("note")
-        async def note() -> None:
-            """Nothing goes wrong."""
-
+        app.handler("note")(nothing)
         for ledger, more in (("tasks", {}), ("job", {"tenant": ORG})):
             await app.enqueue_many(ledger, [Item(kind="note", **more) for _ in range(20)])
         await drain(app, ledgers=["tasks", "job"])
@@ -97,11 +97,7 @@ async def test_backup_drop_everything_restore_and_all_is_as_it_was(
         assert await strays(conn, tmp_path) == []
     assert migrate.check(settings.database_url or "", _metadata()) == []
     async with Holdfast(settings) as app:
-
-        @app.handler("note")
-        async def note() -> None:
-            """Nothing goes wrong."""
-
+        app.handler("note")(nothing)
         await drain(app, ledgers=["tasks", "job"])
         conn = await connect()
         assert await one(conn, "select count(*) from tasks where status = 'completed'") == 30
@@ -155,26 +151,28 @@ async def test_workers_go_on_while_their_tables_are_replaced(
     await make_tables(conn)
     set_up = {
         "heartbeat_interval": "0.2",
-        "worker_timeout": "2",
+        "worker_timeout": "20",
         "leader_term": "1",
         "poll_interval": "0.05",
     }
     process = Process(settings.database_url or "", tmp_path / "log", ["--ledgers", "tasks"], set_up)
     with not_outliving(process.popen):
-        async with stage(settings, tmp_path) as on:
+        async with stage(settings, tmp_path, worker_timeout=2.0) as on:
             worker = await worker_of(conn, process)
             for _ in range(30):
                 await on.app.enqueue("tasks", "note")
             await until(conn, "select count(*) = 30 from tasks where status = 'completed'")
-            # One that the living worker holds by its row, as if it had been running when the backup was made.
-            held = await on.app.enqueue("tasks", "note", delay=3600)
+            # One that the living worker has by its row alone: it ran when the backup was made, no more.
+            held = await on.app.enqueue("job", "note", tenant=ORG)
             await conn.execute(
-                "update tasks set status = 'running', worker_id = %s, fence = 1, next_retry_at = null,"
-                " claimed_at = now() at time zone 'UTC' - interval '1 hour',"
-                " started_at = now() at time zone 'UTC' - interval '1 hour' where id = %s",
+                "update job set status = 'running', worker_id = %s, fence = 1,"
+                " started_at = now() - interval '1 hour' where id = %s",
                 (worker, held.id),
             )
             await back_up(on.bench, "public", "a")
+            await conn.execute(
+                "update job set status = 'succeeded', finished_at = now() where id = %s", (held.id,)
+            )
             await on.app.enqueue("tasks", "note")
             await until(conn, "select count(*) = 31 from tasks where status = 'completed'")
             row = await on.run(
@@ -182,11 +180,14 @@ async def test_workers_go_on_while_their_tables_are_replaced(
             )
             assert row.state == "completed", row.columns
             assert await one(conn, "select id from workers where id = %s", worker) == worker
-            await until(conn, "select status = 'completed' from tasks where id = %s", held.id)
             for _ in range(30):
                 await on.app.enqueue("tasks", "note")
-            await until(conn, "select count(*) = 61 from tasks where status = 'completed'")
+            await until(conn, "select count(*) = 60 from tasks where status = 'completed'")
             assert await one(conn, "select count(*) from tasks where status <> 'completed'") == 0
+            on.app.handler("note")(nothing)
+            async with running(on.app.worker(ledgers=["job"])):
+                await until(conn, "select status = 'succeeded' from job where id = %s", held.id)
+            assert await one(conn, "select fence from job where id = %s", held.id) == 2
             assert await strays(conn, tmp_path) == []
         process.ask_to_stop()
         assert await process.ended() == 0
