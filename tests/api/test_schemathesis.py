@@ -22,6 +22,7 @@ from holdfast.db.settings import ProviderSettings
 from schedules.face import ANA, BOB, fail, story
 from schedules.face import messages as messages_of
 from schedules.recorded import DAY
+from system.face import put
 
 SECRET = "only schemathesis and the server know it"
 TRIES = 10  # for each operation, in each way
@@ -58,6 +59,9 @@ values = {captures}
 
 [dictionaries.messages]
 values = {messages}
+
+[dictionaries.system_jobs]
+values = {jobs}
 
 [dictionaries.providers]
 values = ["github", "zoho-cliq"]
@@ -97,6 +101,14 @@ include-path-regex = "/api/schedules/"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409"]
 
 [[operations]]
+include-path-regex = "/api/system/jobs/"
+parameters = {{ "path.id" = {{ dictionary = "system_jobs", probability = 0.8 }} }}
+
+[[operations]]
+include-path-regex = "/api/system/"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409"]
+
+[[operations]]
 include-path-regex = "/api/ledgers/.ledger./.+"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409"]
 """
@@ -133,13 +145,17 @@ def before_call(context, case, kwargs):
 
 
 @pytest.fixture
-def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
     """A server that lets wrong credentials be tried often, and an admin whose token cannot be revoked."""
     monkeypatch.setattr(limits, "FAILURES", 100_000)
     github = ProviderSettings(client_id="x", client_secret="y", webhook_secret="a secret of webhooks")
     uris = ("https://app.example/callback",)
     settings = dataclasses.replace(
-        settings, jwt_secret=SECRET, providers={"github": github}, oauth_redirect_uris=uris
+        settings,
+        home=tmp_path / "home",
+        jwt_secret=SECRET,
+        providers={"github": github},
+        oauth_redirect_uris=uris,
     )
     with served_app(settings, api_of(Holdfast(settings))) as served:
         yield served
@@ -168,6 +184,7 @@ def test_schemathesis_finds_nothing(served: Served, tmp_path: Path) -> None:
         dates=json.dumps([str(DAY)]),
         captures=json.dumps([str(one) for one in (told.first, told.second, told.third)]),
         messages=json.dumps(messages),
+        jobs=json.dumps([put(served, status=status) for status in ("queued", "running", "failed")]),
         token=jwt.encode(claims, SECRET, "HS256"),
     )
     (tmp_path / "schemathesis.toml").write_text(written)

@@ -1,4 +1,4 @@
-"""What the tests of routes and pages share: a server with its files in a folder, and jobs as they are left."""
+"""What tests of routes and pages share: a server with its files in a folder, and jobs as they are left."""
 
 from __future__ import annotations
 

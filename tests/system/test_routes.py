@@ -182,6 +182,36 @@ WRONG: dict[str, tuple[dict[str, Any], int, str, str | None]] = {
         "NOT_ALLOWED",
         None,
     ),
+    "a zero byte in a ledger": (
+        {"type": "flush", "parameters": {"ledger": "job\0"}},
+        400,
+        "INVALID_INPUT",
+        "ledger",
+    ),
+    "a zero byte in a schema": (
+        {"type": "backup", "parameters": {"schema": "a\0", "backup_location": "a"}},
+        400,
+        "INVALID_INPUT",
+        None,
+    ),
+    "half a letter in a schema": (
+        {"type": "backup", "parameters": {"schema": "a\ud800", "backup_location": "a"}},
+        400,
+        "INVALID_INPUT",
+        None,
+    ),
+    "a zero byte in a subject": (
+        {"type": "user_cleanup", "parameters": {"subject": {"user_id": "a\0"}}},
+        400,
+        "INVALID_INPUT",
+        None,
+    ),
+    "half a letter in a place": (
+        {"type": "restore", "parameters": {"backup_location": "\ud800", "target_schema": "copy"}},
+        400,
+        "INVALID_INPUT",
+        None,
+    ),
     "no backup": (
         {"type": "restore", "parameters": {"backup_location": "nothing", "target_schema": "copy"}},
         400,

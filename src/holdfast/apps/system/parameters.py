@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
 from holdfast.apps.system.types import JobType
+from holdfast.engine import intake
 from holdfast.errors import InvalidInput
 
 Name = Annotated[str, Meta(min_length=1, max_length=127)]
@@ -139,6 +140,7 @@ def read(kind: JobType, given: Any) -> Parameters:
     """
     if not isinstance(given, Mapping):
         raise InvalidInput(field="parameters", message=f"must be an object, not {_word(given)}")
+    _must_be_storable("parameters", given)
     try:
         return msgspec.convert(dict(given), TYPES[kind])  # pyright: ignore[reportUnknownArgumentType]
     except msgspec.ValidationError as error:
@@ -154,6 +156,22 @@ def read(kind: JobType, given: Any) -> Parameters:
         elif missing:
             message = "is needed"
         raise InvalidInput(field=field, message=message) from None
+
+
+def _must_be_storable(field: str, value: Any) -> None:
+    """Refuses texts that PostgreSQL, or a file system, has no place for, wherever they stand."""
+    match value:
+        case str():
+            intake.clean_text(field, value)
+        case Mapping():
+            for name, one in cast("Mapping[Any, Any]", value).items():
+                _must_be_storable(field, name)
+                _must_be_storable(str(name), one)
+        case list() | tuple():
+            for one in cast("list[Any]", value):
+                _must_be_storable(field, one)
+        case _:
+            pass
 
 
 def told(parameters: Parameters) -> dict[str, Any]:
