@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FAILED = 1  # exit code
 LOOK = 0.2  # seconds between two looks at the jobs
-WONDER = 2.0  # seconds between two questions why one waits
+WONDER = 5.0  # seconds between two questions why one waits
 UNSERVED = ("NO_WORKERS", "NO_WORKER_FOR_LEDGER", "NO_WORKER_FOR_QUEUE", "NO_WORKER_FOR_KIND")
 
 
@@ -55,7 +55,7 @@ async def until_ended(
                     return rows
                 if not here and time.monotonic() - wondered >= WONDER:
                     wondered = time.monotonic()
-                    if lonely := await _unserved(app, left):
+                    if lonely := await _unserved(app, left, quiet=quiet):
                         if here is False:
                             raise lonely
                         here = True
@@ -74,8 +74,8 @@ async def _look(bench: Bench, ids: Sequence[str], show: Show) -> list[Row]:
     return rows
 
 
-async def _unserved(app: Holdfast, rows: Sequence[Row]) -> Unserved | None:
-    """The first job that nobody will do as things are."""
+async def _unserved(app: Holdfast, rows: Sequence[Row], *, quiet: bool) -> Unserved | None:
+    """The first job that nobody will do as things are. One that only has to wait for a person is told."""
     from holdfast.apps.system.ledger import NAME
     from holdfast.runtime.explain import explain
 
@@ -85,6 +85,8 @@ async def _unserved(app: Holdfast, rows: Sequence[Row]) -> Unserved | None:
             lost = why.code == "HELD_BY_LOST" and "no worker is alive" in why.sentence
             if why.code in UNSERVED or lost:
                 return Unserved(row, why.sentence)
+            if why.code == "PAUSED" and not quiet:
+                output.error(f"{row.id} waits: {why.sentence}")
     return None
 
 
