@@ -10,6 +10,7 @@ OLDEST := $(addprefix tests/engine/test_,conformance.py looks.py plans.py turn.p
 	$(addprefix tests/runtime/test_,overview.py pulse.py) \
 	$(addprefix tests/connectors/test_,connections.py full_tables.py signals.py) \
 	$(addprefix tests/schedules/test_,full_tables.py machine.py schema_rules.py schema_versions.py sessions.py) \
+	$(addprefix tests/system/test_,backup.py erase.py eviction.py flush.py lifecycle.py restore.py retention.py schema.py) \
 	tests/apps tests/test_exactly_once.py tests/test_jobs_leaks.py
 NEWEST := $(addprefix tests/runtime/test_,handlers.py jobs.py odd.py stop.py worker.py) \
 	tests/schedules/test_delivery.py tests/test_exactly_once.py tests/test_callers_with_real_libraries.py

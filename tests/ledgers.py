@@ -340,8 +340,8 @@ class Sample:
 
     `runs`: how often a row that always fails is run at the default limit. `steps`: what each verb adds to
     the count of attempts, said of a row whose handler had begun. `hops`: the events of each (state, verb).
-    `kinds`: three that a row may have. `nothing`: what a row without a payload has. `planted`: states that only
-    others' SQL brings a row into.
+    `kinds`: three that a row may have. `nothing`: what a row without a payload has. `planted`: states that
+    only others' SQL brings a row into.
     """
 
     ledger: Ledger

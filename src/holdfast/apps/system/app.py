@@ -11,7 +11,6 @@ from holdfast.engine.ledger import Ledger
 from holdfast.engine.witness import Witness
 from holdfast.runtime.app import App, Table
 
-
 # A token or an entry of the audit names an organisation or a user, whichever its bearer is confined to.
 OF_ANYBODY = {"org_id": "tenant", "tenant_id": "tenant", "user_id": "tenant"}
 

@@ -131,7 +131,7 @@ async def _check_needs(conn: Connection, manifest: Manifest) -> None:
         raise MissingExtra(
             what="the backup",
             remedy="the roles that it gives rights to: "
-            + "; ".join(f"create role {name} nologin" for (name,) in missing),
+            + "; ".join(queries.ROLE_WANTED.format(name) for (name,) in missing),
         )
 
 

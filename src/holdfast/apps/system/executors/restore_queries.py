@@ -163,3 +163,6 @@ where datname = current_database() and application_name = 'holdfast pool'
     and backend_start < %(since)s and pg_has_role(usesysid, 'MEMBER')
 """
 CLOCK: LiteralString = "select clock_timestamp()"
+
+# What an administrator would have to say for a role that a backup gives rights to.
+ROLE_WANTED: LiteralString = "create role {} nologin"

@@ -72,8 +72,8 @@ class Scratch:
         """Makes the database, with the extensions that the dump needs."""
         await conn.execute(_create(self.name, self.like))
         async with await self.connect() as inside:
-            if manifest.schema == "public":
-                await inside.execute(SQL(queries.DROP_SCHEMA).format(name=Identifier("public")))
+            # A new database has a schema already, whose name may be the one that the dump makes.
+            await inside.execute(SQL(queries.DROP_SCHEMA).format(name=Identifier(manifest.schema)))
             for extension in manifest.extensions:
                 schema, name = Identifier(extension.schema), Identifier(extension.name)
                 if not extension.schema.startswith("pg_"):
