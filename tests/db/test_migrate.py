@@ -282,7 +282,7 @@ def test_a_database_newer_than_this_version_is_left_alone(empty_database_url: st
 
 
 def test_another_schema_gets_everything_and_the_rest_of_the_database_nothing(empty_database_url: str) -> None:
-    """But `schedule_ingest`, which all share: it goes with the last one. System jobs have one of their own."""
+    """But `schedule_ingest`, which all share: it goes with the last one. System jobs have their own."""
     empty = dump(empty_database_url)
     migrate.upgrade(empty_database_url, schema="cell_7")
     shared = dump(empty_database_url, "--schema=schedule_ingest")
