@@ -12,7 +12,7 @@ from holdfast import Settings
 from holdfast.apps.system import duties
 from holdfast.db.settings import load
 from holdfast.engine.values import Item
-from holdfast.errors import SettingsError
+from holdfast.errors import InvalidInput, SettingsError
 from runtime.support import until
 from system.kit import Stage, stage
 
@@ -76,6 +76,27 @@ async def test_what_cannot_be_done_is_told_and_keeps_nothing_else_from_being_don
         assert "the timetable's retention of nothing is refused" in caplog.text
 
 
+async def test_a_refusal_is_told_once_until_its_reason_changes(
+    settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y-39: a log that says the same every minute is read by nobody."""
+    async with stage(settings, system_retention=(("nothing", 60.0),)) as here:
+        ticking = next(duty for duty in duties.all_of(here.bench) if duty.name == "timetable")
+
+        async def heard() -> int:
+            caplog.clear()
+            async with here.app.database.connection() as conn:
+                await ticking.run(conn, "me")
+            return caplog.text.count("is refused")
+
+        async def otherwise(*_: Any, **__: Any) -> None:
+            raise InvalidInput(field="ledger", message="is another matter")
+
+        assert [await heard() for _ in range(3)] == [1, 0, 0]
+        monkeypatch.setattr(duties.actions, "create", otherwise)
+        assert [await heard() for _ in range(2)] == [1, 0]
+
+
 async def test_a_ledger_with_many_finished_rows_is_flushed_and_one_with_few_is_not(
     settings: Settings,
 ) -> None:
@@ -119,6 +140,9 @@ async def test_the_leader_keeps_the_timetable(settings: Settings) -> None:
         ("RETENTION", "job", "like job=30d"),
         ("RETENTION", "job=0d", "duration"),
         ("RETENTION", "job=30d,job=7d", "names job twice"),
+        ("RETENTION", "job=30", "with its unit, like"),
+        ("RETENTION", "job=30ms", "with its unit, like"),
+        ("EVICTION", "signals=90", "with its unit, like"),
         ("EVICTION", "signals=soon", "duration"),
         ("FLUSH", "job=0", "at least 1"),
         ("BACKUP_EVERY", "10s", "at least 60 s"),
@@ -135,6 +159,27 @@ def test_a_wrong_setting_stops_the_start_and_says_what_would_be_right(
     """Y-21, Y-34, Y-39."""
     with pytest.raises(SettingsError, match=told):
         load({f"HOLDFAST_SYSTEM_{name}": text}, dotenv=None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"RETENTION": "system_jobs=12h"},
+        {"RETENTION": "system.jobs=2d", "BACKUP": "system", "BACKUP_EVERY": "1w"},
+        {"FLUSH": "system_jobs=10", "FLUSH_AFTER": "1h", "BACKUP": "system"},
+    ],
+)
+def test_jobs_must_stay_until_their_period_is_over(given: dict[str, str]) -> None:
+    """Y-39: or a job would be made twice in it."""
+    with pytest.raises(SettingsError, match="a job is made twice in its period"):
+        load({f"HOLDFAST_SYSTEM_{name}": text for name, text in given.items()}, dotenv=None)
+
+
+def test_jobs_that_stay_long_enough_may_be_deleted() -> None:
+    """Y-39: a period that nobody uses does not count."""
+    given = {"RETENTION": "system_jobs=1d, tasks=1h", "BACKUP_EVERY": "4w"}
+    settings = load({f"HOLDFAST_SYSTEM_{name}": text for name, text in given.items()}, dotenv=None)
+    assert settings.system_retention == (("system_jobs", 86400.0), ("tasks", 3600.0))
 
 
 def test_durations_may_be_days_and_weeks() -> None:

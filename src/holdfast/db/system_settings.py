@@ -18,6 +18,7 @@ _PREFIXED_BUCKET = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*)?(\
 _HINT = "must be a folder like file:///srv/archive or a bucket like s3://archive/holdfast?endpoint=https://r2.example"
 _NAME = r"[A-Za-z_][A-Za-z0-9_.]{0,126}"
 _DAYS = MappingProxyType({"d": 86400.0, "w": 604800.0})
+_UNITS = MappingProxyType({"s": 1.0, "m": 60.0, "h": 3600.0, **_DAYS})
 
 
 def _archive(text: str) -> str:
@@ -42,6 +43,18 @@ def long(text: str) -> float:
     """
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*([dw])", text)
     return float(match[1]) * _DAYS[match[2]] if match and float(match[1]) else parsers.seconds(text)
+
+
+def age(text: str) -> float:
+    """How old rows must be to be deleted. A number alone is refused: whoever means days would lose all.
+
+    >>> age("12h")
+    43200.0
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([smhdw])", text)
+    if not match or not float(match[1]):
+        raise ValueError(f"must be a duration above 0 with its unit, like 90m, 12h, 30d or 2w, not {text!r}")
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def _rows(text: str) -> float:
@@ -99,11 +112,15 @@ class SystemSettings:
         parsers.seconds, 60.0, "how often the leader looks whether the timetable asks for a system job"
     )
     system_retention: Timetable = setting(  # noqa: RUF009 (a tuple is immutable)
-        _named(long, "job=30d, tasks=7d"), (), "finished rows of these ledgers are deleted after that time"
+        _named(age, "job=30d, tasks=7d"),
+        (),
+        "finished rows of these ledgers are deleted after that time, like job=30d, tasks=7d",
     )
     system_retention_every: float = setting(long, 86400.0, "how often that is done")
     system_eviction: Timetable = setting(  # noqa: RUF009 (a tuple is immutable)
-        _named(long, "signals=90d, job_event=365d"), (), "rows of these streams are deleted after that time"
+        _named(age, "signals=90d, job_event=365d"),
+        (),
+        "rows of these streams are deleted after that time, like signals=90d",
     )
     system_eviction_every: float = setting(long, 86400.0, "how often that is done")
     system_flush: Timetable = setting(  # noqa: RUF009 (a tuple is immutable)
@@ -150,8 +167,40 @@ def system_contradictions(settings: SystemSettings, wrong: Collection[str]) -> l
     """What each setting allows, but not the two together; a setting that is `wrong` anyway is left out."""
     least = 60.0  # seconds: a period is told by its number, and a shorter one makes jobs faster than they end
     names = ("system_retention_every", "system_eviction_every", "system_backup_every")
-    return [
+    problems = [
         f"HOLDFAST_{name.upper()} must be at least {least:g} s"
         for name in names
         if name not in wrong and getattr(settings, name) < least
     ]
+    return problems + _forgotten(settings, wrong)
+
+
+def _forgotten(settings: SystemSettings, wrong: Collection[str]) -> list[str]:
+    """A job that is gone before its period is over would be made a second time in it."""
+    used = {
+        f"system_{what}_every": getattr(settings, f"system_{what}_every")
+        for what in ("retention", "eviction", "backup")
+        if getattr(settings, f"system_{what}") and not {f"system_{what}", f"system_{what}_every"} & {*wrong}
+    }
+    if not used:
+        return []
+    longest = max(used, key=lambda name: used[name])
+    kept = {
+        "HOLDFAST_SYSTEM_RETENTION": [
+            seconds for name, seconds in settings.system_retention if _is_system_jobs(name)
+        ],
+        "HOLDFAST_SYSTEM_FLUSH_AFTER": [
+            settings.system_flush_after for name, _ in settings.system_flush if _is_system_jobs(name)
+        ],
+    }
+    return [
+        f"{name} must leave the rows of system_jobs for HOLDFAST_{longest.upper()} ({used[longest]:g} s) at "
+        "least, or a job is made twice in its period"
+        for name, found in kept.items()
+        if found and min(found) < used[longest]
+    ]
+
+
+def _is_system_jobs(name: str) -> bool:
+    """Whether it names the ledger of the jobs themselves, or its table, in whichever schema."""
+    return name == "system_jobs" or name.endswith("system.jobs")

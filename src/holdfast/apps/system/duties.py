@@ -45,8 +45,10 @@ def all_of(bench: Bench) -> tuple[Duty, ...]:
     async def queueing(conn: Connection, _: str) -> int:
         return await queue_new(conn, bench)
 
+    told: dict[tuple[JobType, str], str] = {}
+
     async def ticking(conn: Connection, _: str) -> int:
-        return await tick(conn, bench)
+        return await tick(conn, bench, told=told)
 
     settings = bench.settings
     found = [Duty(name="queue system jobs", every=QUEUED_EVERY, run=queueing)]
@@ -62,8 +64,18 @@ async def queue_new(conn: Connection, bench: Bench) -> int:
     return await bench.stores[NAME].requeue_where(conn, Filter(states=("new",)), by="the tick")
 
 
-async def tick(conn: Connection, bench: Bench, *, now: datetime | None = None) -> int:
-    """Makes the jobs that the timetable asks for now; answers how many. A refused one is told each time."""
+async def tick(
+    conn: Connection,
+    bench: Bench,
+    *,
+    now: datetime | None = None,
+    told: dict[tuple[JobType, str], str] | None = None,
+) -> int:
+    """Makes the jobs that the timetable asks for now; answers how many.
+
+    `told` remembers why a line was refused, so that it is said once until that changes.
+    """
+    told = {} if told is None else told
     ((clock,),) = await (await conn.execute(queries.CLOCK, {"now": now})).fetchall()
     made = 0
     async for entry in _due(conn, bench, clock):
@@ -72,10 +84,13 @@ async def tick(conn: Connection, bench: Bench, *, now: datetime | None = None) -
         try:
             await actions.create(bench, entry.type, entry.parameters, by=BY, key=entry.key)
             made += 1
+            told.pop((entry.type, entry.target), None)
         except IdempotencyConflict:
             pass  # another leader was quicker
         except HoldfastError as error:
-            log.warning("the timetable's %s of %s is refused: %s", entry.type, entry.target, error)
+            if told.get((entry.type, entry.target)) != str(error):
+                told[entry.type, entry.target] = str(error)
+                log.warning("the timetable's %s of %s is refused: %s", entry.type, entry.target, error)
     return made
 
 
