@@ -61,11 +61,41 @@ def test_the_oldest_that_waits_and_the_last_that_was_completed_tell_their_age(se
     put(served, created_at=now - 60_000)
     put(served, status="running", created_at=now - 600_000)
     for minutes, status in ((10, "completed"), (5, "completed"), (1, "failed")):
-        put(served, "backup", status, finished_at=now - minutes * 60_000)
+        asked = {"schema": "public", "tables": None}
+        put(served, "backup", status, finished_at=now - minutes * 60_000, parameters=asked)
     told = scrape(served)
     assert 60 <= told["holdfast_system_oldest_waiting_seconds"][()] < 120
-    assert list(told["holdfast_system_last_completed_seconds"]) == [("backup",)]
-    assert 300 <= told["holdfast_system_last_completed_seconds"]["backup",] < 360
+    assert list(told["holdfast_system_last_completed_seconds"]) == [("backup", "public")]
+    assert 300 <= told["holdfast_system_last_completed_seconds"]["backup", "public"] < 360
+
+
+def test_each_schema_and_ledger_tells_the_age_of_its_own_last_job(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For alerts: a schema whose backups fail is not hidden by another's, nor by a backup of one table."""
+    ((now,),) = served.query("select floor(extract(epoch from clock_timestamp()) * 1000)::bigint")
+    for minutes, kind, asked in (
+        (500, "backup", {"schema": "public"}),
+        (5, "backup", {"schema": "public", "tables": ["job"]}),
+        (10, "backup", {"schema": "system", "tables": None}),
+        (20, "flush", {"ledger": "job"}),
+        (30, "compact", {"ledger": None, "table": "job_event"}),
+        (40, "user_cleanup", {"subject": {"org_id": "who?"}}),
+    ):
+        finished = now - minutes * 60_000
+        put(served, kind, "completed", created_at=finished, finished_at=finished, parameters=asked)
+    told = scrape(served)["holdfast_system_last_completed_seconds"]
+    assert {which: int(seconds // 60) for which, seconds in told.items()} == {
+        ("backup", "public"): 500,
+        ("backup", ""): 5,
+        ("backup", "system"): 10,
+        ("flush", "job"): 20,
+        ("compact", "job_event"): 30,
+        ("user_cleanup", ""): 40,
+    }
+    monkeypatch.setattr(metrics, "TARGETS", 2)
+    told = scrape(served)["holdfast_system_last_completed_seconds"]
+    assert list(told) == [("backup", ""), ("backup", "system")], "their number has an end"
 
 
 def test_the_archive_is_counted_and_asked_once_a_minute(

@@ -26,6 +26,8 @@ from holdfast.errors import HoldfastError
 log = logging.getLogger("holdfast.metrics")
 
 MOST = 100_000  # jobs that are counted
+TARGETS = 1000  # types with their targets that are told: those that were completed last
+LONG = 127  # characters of a target: a name has no more
 PATIENCE = 1.0  # seconds that the archive has for its answer
 FRESH = 60.0  # seconds that an answer of the archive is told again: a bucket is far away
 
@@ -35,7 +37,9 @@ METRICS: Mapping[str, Declared] = {
         "gauge", "Age of the oldest system job that has not ended and does not run; 0 when there is none."
     ),
     "holdfast_system_last_completed_seconds": Declared(
-        "gauge", "How long ago a job of the type was last completed, as far as rows are kept.", ("type",)
+        "gauge",
+        "How long ago a job of the type was last completed for the target, as far as rows are kept.",
+        ("type", "target"),
     ),
     "holdfast_archive_files": Declared("gauge", "Archived files.", ("table",)),
     "holdfast_archive_rows": Declared("gauge", "Archived rows.", ("table",)),
@@ -51,29 +55,34 @@ async def collect(site: Site) -> Iterable[Metric]:
     table = site.stores[NAME].ledger.table
     async with site.connection() as conn:
         jobs = await _rows(conn, queries.JOBS, table)
+        completed = await _rows(conn, queries.COMPLETED, table)
         (clock,) = await _rows(conn, queries.OLDEST, table)
-    _tell_jobs(families, jobs, clock)
+    _tell_jobs(families, jobs)
+    _tell_ages(families, completed, clock)
     for one in await ARCHIVES.look(site):
         for what in ("files", "rows", "bytes"):
             families[f"holdfast_archive_{what}"].add_metric((one.table,), getattr(one, what))
     return families.values()
 
 
-def _tell_jobs(
-    families: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], clock: Mapping[str, Any]
-) -> None:
+def _tell_jobs(families: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> None:
     counts = Counter({(kind, status): 0 for kind in TYPES for status in STATUSES})  # none begins at 1
-    completed: dict[JobType, int] = {}
     for row in jobs:
-        kind = stored_type(row["type"])
-        counts[kind, row["status"]] += row["count"]
-        if row["completed"] is not None:
-            completed[kind] = max(completed.get(kind, 0), row["completed"])
+        counts[stored_type(row["type"]), row["status"]] += row["count"]
     for (kind, status), count in counts.items():
         families["holdfast_system_jobs"].add_metric((str(kind), status), count)
-    for kind, when in completed.items():
+
+
+def _tell_ages(
+    families: Mapping[str, Any], completed: Sequence[Mapping[str, Any]], clock: Mapping[str, Any]
+) -> None:
+    latest: dict[tuple[JobType, str], int] = {}
+    for row in completed:
+        which = stored_type(row["type"]), row["target"]
+        latest[which] = max(latest.get(which, 0), row["completed"] or 0)
+    for (kind, target), when in latest.items():
         seconds = max(0.0, (clock["now"] - when) / 1000)
-        families["holdfast_system_last_completed_seconds"].add_metric((str(kind),), seconds)
+        families["holdfast_system_last_completed_seconds"].add_metric((str(kind), target), seconds)
     oldest = clock["now"] if clock["oldest"] is None else clock["oldest"]
     seconds = max(0.0, (clock["now"] - oldest) / 1000)
     families["holdfast_system_oldest_waiting_seconds"].add_metric((), seconds)
@@ -81,7 +90,7 @@ def _tell_jobs(
 
 async def _rows(conn: Connection, query: LiteralString, table: str) -> list[dict[str, Any]]:
     async with conn.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(queries.of(query, table), {"most": MOST})
+        await cursor.execute(queries.of(query, table), {"most": MOST, "targets": TARGETS, "long": LONG})
         return await cursor.fetchall()
 
 
