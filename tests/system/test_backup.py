@@ -33,6 +33,12 @@ from system.kit import fitted, stage
 from system.safe import SHOP, back_up, bring_back, drop, hidden, strays, sums
 from system.test_programs import install
 
+# Whether somebody waits for a table of the test's database.
+WAITING = (
+    "select count(*) > 0 from pg_locks as l join pg_database as d on d.oid = l.database"
+    " where not l.granted and d.datname = current_database()"
+)
+
 
 @pytest.fixture
 async def shop(conn: Connection) -> None:
@@ -124,6 +130,57 @@ async def test_counts_and_dump_are_of_one_snapshot(
         assert manifest.tables != tuple(at_the_end[table.name] for table in manifest.tables)
         await bring_back(on.bench, "live", "copy")
         assert await sums(conn, "copy") == {table.name: table for table in manifest.tables}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter table shop.item alter column share type numeric",
+        "truncate shop.sale",
+        "create table shop.newer as select 1 as a",
+        "drop table shop.sale cascade",
+    ],
+)
+async def test_a_table_that_is_rewritten_meanwhile_is_not_empty_in_the_backup(
+    settings: Settings, conn: Connection, shop: None, connect: Any, tmp_path: Path, change: str
+) -> None:
+    """Y-32: in a snapshot that is older than a TRUNCATE or a rewrite, the table has no rows at all."""
+    other = await connect()
+    changing: list[asyncio.Task[Any]] = []
+
+    async def meddle(step: str) -> None:
+        if step == "snapshot" and not changing:
+            changing.append(asyncio.create_task(other.execute(change)))
+            await asyncio.wait(changing, timeout=0.2)
+            if not changing[0].done():
+                await until(conn, WAITING)
+
+    async with stage(settings, tmp_path) as on:
+        before = await sums(conn, "shop")
+        await back_up(on.bench, "shop", "a", meddle)
+        await changing[0]
+        tables = {table.name: table for table in verify_backup(tmp_path / "backups" / "a").tables}
+        assert tables in (before, await sums(conn, "shop"))
+        assert tables["item"].rows == 200
+        await bring_back(on.bench, "a", "copy")
+        assert await sums(conn, "copy") == tables
+
+
+async def test_a_backup_waits_for_whoever_rewrites_a_table_and_has_what_he_leaves(
+    settings: Settings, conn: Connection, shop: None, connect: Any, tmp_path: Path
+) -> None:
+    """Y-32: the lock comes before the snapshot; a table that goes meanwhile is no failure."""
+    other = await connect()
+    async with stage(settings, tmp_path) as on:
+        async with other.transaction():
+            await other.execute("drop table shop.sale cascade")
+            await other.execute("alter table shop.item alter column share type numeric")
+            making = asyncio.create_task(back_up(on.bench, "shop", "a"))
+            await until(conn, WAITING)
+        await making
+        tables = {table.name: table for table in verify_backup(tmp_path / "backups" / "a").tables}
+        assert list(tables) == ["item"]
+        assert tables == await sums(conn, "shop")
 
 
 async def test_without_compression(settings: Settings, conn: Connection, shop: None, tmp_path: Path) -> None:
@@ -331,7 +388,7 @@ async def test_called_off_it_leaves_nothing(
         job = await on.create("backup", {"schema": "shop", "backup_location": "a"})
         other = await connect()
         async with other.transaction():
-            await other.execute("lock table shop.item in access exclusive mode")
+            await other.execute("lock table pg_catalog.pg_transform in access exclusive mode")
             worker = on.worker()
             working = asyncio.create_task(worker.run())
             waiting = "select count(*) > 0 from pg_stat_activity where application_name = 'holdfast backup'"

@@ -15,6 +15,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from psycopg.errors import UndefinedTable
+from psycopg.sql import SQL, Identifier, Literal
+
 from holdfast.apps.system import backups
 from holdfast.apps.system.backups import File, Manifest
 from holdfast.apps.system.bench import target_lock
@@ -22,14 +25,16 @@ from holdfast.apps.system.executors import backup_queries as queries
 from holdfast.apps.system.executors import contents
 from holdfast.apps.system.executors.contents import Connection, Seldom, Step, direct, no_step, scalar
 from holdfast.apps.system.parameters import Backup
-from holdfast.apps.system.programs import Program, Programs, find_programs, server_of
+from holdfast.apps.system.programs import Program, ProgramFailed, Programs, find_programs, server_of
 from holdfast.db.database import revision
-from holdfast.errors import InvalidInput, NotFound, TargetExists
+from holdfast.errors import Conflict, InvalidInput, NotFound, TargetExists
 
 if TYPE_CHECKING:
     from holdfast.apps.system.bench import Bench, Run
 
-LOCK_WAIT = 300_000  # milliseconds that pg_dump waits for a table that somebody has locked
+TRIES = 5  # at having all tables to oneself, while others alter them
+LOCK_WAIT = 300_000  # milliseconds that we wait for a table that somebody has locked
+DUMP_WAIT = 2_000  # milliseconds that pg_dump waits: only behind somebody who waits for us, so in vain
 
 
 def target(params: Backup) -> str:
@@ -139,22 +144,40 @@ async def _remove_leftovers(bench: Bench, place: Path) -> None:
                     await asyncio.to_thread(backups.remove, folder)
 
 
+class _InTheWay(Exception):
+    """Somebody wants a table for himself that we have locked already, and pg_dump stands behind him."""
+
+
 async def _write(job: _Job) -> Manifest:
     """Writes dump and manifest into the folder, both of one snapshot."""
+    for _ in range(TRIES):
+        with contextlib.suppress(_InTheWay):
+            manifest = await _look(job)
+            await asyncio.to_thread(backups.write_manifest, job.folder, manifest)
+            return manifest
+    raise Conflict(what=job.params.schema, message="its tables are altered all the time: try again later")
+
+
+async def _look(job: _Job) -> Manifest:
     params, database = job.params, job.run.bench.database
     async with database.connection() as conn:
         at = await revision(conn)
-    async with _snapshot(job.run.bench) as (conn, snapshot):
+    async with _snapshot(job.run.bench, params.schema) as (conn, snapshot):
         await job.step("snapshot")
         included = await _included(conn, params)
         left_out = [name for name in await contents.tables_of(conn, params.schema) if name not in included]
         ((created_at, dbname),) = await (await conn.execute(queries.CLOCK)).fetchall()
         roles = await contents.roles(conn, params.schema)
-        file = await _dump(job, snapshot, left_out)
+        try:
+            file = await _dump(job, snapshot, left_out)
+        except ProgramFailed:
+            if await scalar(conn, queries.AWAITED):
+                raise _InTheWay from None
+            raise
         await job.step("dumped")
         tables = await contents.count_rows(conn, params.schema, included, job.run.progress)
         await job.step("counted")
-        manifest = Manifest(
+        return Manifest(
             version=backups.VERSION,
             created_at=created_at,
             job=job.run.id,
@@ -173,18 +196,39 @@ async def _write(job: _Job) -> Manifest:
             granted=roles.granted,
             naming=tuple(await contents.naming(conn, params.schema)),
         )
-    await asyncio.to_thread(backups.write_manifest, job.folder, manifest)
-    return manifest
 
 
 @asynccontextmanager
-async def _snapshot(bench: Bench) -> AsyncGenerator[tuple[Connection, str]]:
-    """A transaction that sees the database as it is now for as long as it lasts, and the snapshot's name."""
+async def _snapshot(bench: Bench, schema: str) -> AsyncGenerator[tuple[Connection, str]]:
+    """A transaction that sees the database as it is now for as long as it lasts, and the snapshot's name.
+
+    The tables are locked before, against whoever would truncate or rewrite them: in an older snapshot such a
+    table is empty, for the dump and for the counts alike.
+    """
     async with await direct(bench.database, "backup") as conn:
-        await conn.execute(queries.BEGIN)
-        await conn.execute(queries.LASTING)
-        yield conn, await scalar(conn, queries.SNAPSHOT)
-        await conn.execute(queries.END)
+        for _ in range(TRIES):
+            if await _begun(conn, schema):
+                yield conn, await scalar(conn, queries.SNAPSHOT)
+                await conn.execute(queries.END)
+                return
+            await conn.execute(queries.END)
+    raise Conflict(what=schema, message="its tables come and go all the time: try again later")
+
+
+async def _begun(conn: Connection, schema: str) -> bool:
+    """Begins, with all tables locked; False when they are others by then."""
+    tables = await contents.lockable(conn, schema)
+    await conn.execute(queries.BEGIN)
+    await conn.execute(queries.PATIENT)
+    await conn.execute(SQL(queries.LOCK_WAIT).format(wait=Literal(LOCK_WAIT)))
+    if tables:
+        names = SQL(", ").join(Identifier(schema, name) for name in tables)
+        try:
+            await conn.execute(SQL(queries.LOCK).format(tables=names))
+        except UndefinedTable:
+            return False
+    await conn.execute(queries.LASTING)
+    return await contents.lockable(conn, schema) == tables
 
 
 async def _dump(job: _Job, snapshot: str, left_out: list[str]) -> File:
@@ -199,7 +243,7 @@ async def _dump(job: _Job, snapshot: str, left_out: list[str]) -> File:
         "--no-publications",
         "--no-subscriptions",
         "--strict-names",
-        f"--lock-wait-timeout={LOCK_WAIT}",
+        f"--lock-wait-timeout={DUMP_WAIT}",
         f"--snapshot={snapshot}",
         f"--schema={schema}",
         *(f"--exclude-table-data={schema}.{pattern(name)}" for name in left_out),
@@ -214,6 +258,9 @@ async def _dump(job: _Job, snapshot: str, left_out: list[str]) -> File:
                     await run.progress(writer.taken, None, "bytes dumped")
             await program.ended()
         return await asyncio.to_thread(writer.close)
+    except ProgramFailed:
+        await asyncio.to_thread(backups.remove, job.folder / writer.name)
+        raise
     finally:
         writer.abandon()
 

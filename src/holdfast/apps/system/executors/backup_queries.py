@@ -5,6 +5,18 @@ from typing import LiteralString
 BEGIN: LiteralString = "begin isolation level repeatable read, read only"
 END: LiteralString = "rollback"
 
+# None of these takes a snapshot: what waits for a lock must see what whoever had it has done.
+PATIENT: LiteralString = "set local statement_timeout = 0"
+LOCK_WAIT: LiteralString = "set local lock_timeout = {wait}"
+LOCK: LiteralString = "lock table {tables} in access share mode"
+
+# Whether somebody waits for what we have locked.
+AWAITED: LiteralString = """
+select exists (
+    select from pg_locks as l where not l.granted and pg_backend_pid() = any(pg_blocking_pids(l.pid))
+)
+"""
+
 # For a transaction that lasts as long as a dump. What a value looks like as text must not depend on who asks.
 # Row security that hid rows from us is an error and no shorter count.
 LASTING: LiteralString = """
@@ -28,6 +40,13 @@ SCHEMA_EXISTS: LiteralString = "select exists (select from pg_namespace where ns
 TABLES: LiteralString = """
 select c.relname from pg_class as c
 where c.relnamespace = (select oid from pg_namespace where nspname = %(schema)s) and c.relkind = 'r'
+order by c.relname
+"""
+
+# All that pg_dump locks.
+LOCKABLE: LiteralString = """
+select c.relname from pg_class as c
+where c.relnamespace = (select oid from pg_namespace where nspname = %(schema)s) and c.relkind in ('r', 'p')
 order by c.relname
 """
 

@@ -69,6 +69,11 @@ async def tables_of(conn: Connection, schema: str) -> list[str]:
     return await _column(conn, queries.TABLES, schema=schema)
 
 
+async def lockable(conn: Connection, schema: str) -> list[str]:
+    """The same, and those that are made of partitions."""
+    return await _column(conn, queries.LOCKABLE, schema=schema)
+
+
 async def outward(conn: Connection, schema: str) -> list[str]:
     """What of the schema needs something outside of it, as sentences."""
     return await _column(conn, queries.OUTWARD, schema=schema)
