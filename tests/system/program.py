@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast import Holdfast
-from holdfast.apps.system import work
+from holdfast.apps.system import executors
 from holdfast.apps.system.bench import Run, own_connection
 from holdfast.apps.system.ledger import NAME
 
@@ -26,7 +26,7 @@ async def waits(params: Any, run: Run) -> str:
 
 
 async def main() -> None:
-    work.executor_of = lambda _: SimpleNamespace(  # type: ignore[assignment]
+    executors.executor_of = lambda _: SimpleNamespace(  # type: ignore[assignment]
         target=lambda params: params.ledger, check=nothing, run=waits
     )
     app = Holdfast()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from psycopg.types.json import Jsonb
 
 from holdfast import Settings
 from holdfast.apps.system.bench import OURS, bench_of
 from holdfast.apps.system.registry import declared_by
+from holdfast.apps.system.types import PREFIXES, JobType
 from holdfast.db.pool import Connection
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.platform import APPS, Holdfast
 from holdfast.runtime.app import App, Table
 from runtime.support import running, until_true
+from system.archiving import finish
 from system.kit import stage
 
 NOTES = Table(name="own.notes", kind="user", time="at", subjects={"user_id": "author"})
@@ -178,3 +184,47 @@ async def test_an_announcement_is_heard_when_its_transaction_commits(settings: S
             async with conn.transaction():
                 await registry.announce(conn)
             assert registry._known == {}
+
+
+async def test_a_table_of_another_schema_is_never_taken_for_ours(
+    settings: Settings, conn: Connection, tmp_path: Path
+) -> None:
+    """Y-24, Y-26, Y-28: `practice.tasks` is a copy to practise with; it is refused, and says what is ours."""
+    mine = App(name="shopping", tables=(Table(name="orders", kind="user"),))
+    await conn.execute(
+        "create schema practice; create table practice.tasks (like tasks including all);"
+        " create table orders (id int primary key); create table practice.orders (id int primary key)"
+    )
+    await finish(conn, "tasks", 5)
+    wishes: list[tuple[str, dict[str, Any], str]] = [
+        ("retention", {"ledger": "practice.tasks", "retention_hours": 1}, "ledger: .* tasks is public.tasks"),
+        ("flush", {"ledger": "practice.tasks"}, "ledger: 'practice.tasks' is none of ours"),
+        ("compact", {"table": "practice.tasks"}, "table: 'practice.tasks' is none of ours"),
+        ("stream_eviction", {"table": "practice.signals", "ttl_seconds": 60}, "signals is public.signals"),
+        ("cleanup", {"table": "practice.orders"}, "orders is public.orders"),
+    ]
+    async with stage(settings, tmp_path, apps=[mine]) as staged:
+        for kind, given, message in wishes:
+            with pytest.raises(InvalidInput, match=message):
+                await staged.create(kind, given)
+            made = f"{PREFIXES[JobType(kind)]}-plainsql"
+            await staged.do(
+                "insert into system.jobs (id, job_type, parameters) values (%s, %s, %s)",
+                made,
+                kind,
+                Jsonb(given),
+            )
+            await staged.do("update system.jobs set status = 'queued' where id = %s", made)
+            await staged.drain()
+            done = await staged.job(made)
+            assert (done.state, done.attempts) == ("failed", 0)
+            assert "is none of ours" in done.columns["message"]
+        assert await staged.one("select count(*) from tasks") == 5
+        assert await staged.one("select to_regclass('orders')::text") == "orders"
+        await staged.do("drop table orders")  # its archive may be left, and is not another's either
+        with pytest.raises(InvalidInput, match=r"orders is public\.orders"):
+            await staged.create("cleanup", {"table": "practice.orders"})
+        done = await staged.run("cleanup", {"table": "public.orders"})
+        assert done.columns["message"] == "0 tables, 0 files of its archive"
+        done = await staged.run("retention", {"ledger": "public.tasks", "retention_hours": 1})
+        assert done.columns["message"] == "5 rows"

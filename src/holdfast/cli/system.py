@@ -120,12 +120,11 @@ async def _make(
     here: bool | None,
     json: bool,
 ) -> list[Row]:
-    from holdfast.apps.system import actions, parameters
-    from holdfast.apps.system.executors import executor_of
+    from holdfast.apps.system import actions, executors, parameters
 
     async with opened(app) as bench:
         for kind, given, _ in wishes if len(wishes) > 1 else ():  # all, or none
-            await executor_of(kind).check(parameters.read(kind, given), bench)
+            await executors.check(kind, parameters.read(kind, given), bench)
         ids: list[str] = []
         for kind, given, more in wishes:
             noted = _noting(by, "system run", type=str(kind), parameters=given)

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.apps.system import parameters
+from holdfast.apps.system import executors, parameters
 from holdfast.apps.system.bench import Bench, Connection
-from holdfast.apps.system.executors import executor_of
 from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.types import JobType, read_id, read_type
 from holdfast.engine.values import Item, Row
@@ -48,7 +47,7 @@ async def create(
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= 255:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(field="max_retries", message=f"must lie between 0 and 255, not {limit!r}")
     params = parameters.read(job_type, given)
-    await executor_of(job_type).check(params, bench)
+    await executors.check(job_type, params, bench)
     item = Item(
         kind=str(job_type),
         payload=parameters.told(params),

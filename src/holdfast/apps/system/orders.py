@@ -15,11 +15,10 @@ from holdfast.api import audit
 from holdfast.api.actions import must_operate
 from holdfast.api.caller import Caller, Scope
 from holdfast.api.site import Site
-from holdfast.apps.system import actions, parameters
+from holdfast.apps.system import actions, executors, parameters
 from holdfast.apps.system.bench import Connection, bench_of
 from holdfast.apps.system.console import Answer, Session, context_of, parse
 from holdfast.apps.system.console.run import READS, perform
-from holdfast.apps.system.executors import executor_of
 from holdfast.apps.system.fields import FINAL
 from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.types import JobType, read_id, read_type, stored_type
@@ -67,7 +66,7 @@ def _allowed(caller: Caller, kind: str) -> JobType:
 async def check(site: Site, caller: Caller, kind: str, given: Any) -> None:
     """Refuses a job that could not be made, as `create` would; nothing is written."""
     found = _allowed(caller, kind)
-    await executor_of(found).check(parameters.read(found, given), bench_of(site))
+    await executors.check(found, parameters.read(found, given), bench_of(site))
 
 
 async def create(site: Site, caller: Caller, wish: Wish) -> Row:

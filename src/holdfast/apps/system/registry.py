@@ -118,7 +118,10 @@ class SchemaRegistry:
         return self.declared.get(name) or self._by_table.get(name) or self._of_any_schema(name)
 
     def _of_any_schema(self, name: str) -> Declared | None:
-        """A table without a schema of its own in the declaration may be asked for with any."""
+        """A table without a schema in its declaration may be asked for with the one that it is in.
+
+        Which that is the database knows: `must_be_meant` asks it before anything is done.
+        """
         schema, dot, bare = name.rpartition(".")
         return self._by_table.get(bare) if dot and schema else None
 
@@ -126,6 +129,19 @@ class SchemaRegistry:
         """What a table is called, however it was asked for; a name that is not declared is its own."""
         found = self._found(name)
         return found.name if found else name
+
+    async def must_be_meant(self, conn: Connection, name: str, field: str = "table") -> None:
+        """Refuses a name whose schema is another than the one that our table is in, or would be in."""
+        declared, (schema, dot, bare) = self._found(name), name.rpartition(".")
+        if declared is None or not dot or name in (declared.name, declared.table):
+            return
+        try:
+            home = (await self.fresh(conn, declared)).schema
+        except NotFound:
+            ((home,),) = await (await conn.execute(queries.HERE)).fetchall()
+        if home != schema:
+            message = f"{name!r} is none of ours: {declared.name} is {home}.{bare}"
+            raise InvalidInput(field=field, message=message)
 
     def ledger(self, name: str, field: str = "ledger") -> Declared:
         """The same, if it is a ledger."""

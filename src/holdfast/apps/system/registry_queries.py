@@ -14,6 +14,9 @@ where c.oid = to_regclass(%(name)s) and c.relkind in ('r', 'p')
 order by a.attnum
 """
 
+# Where a table is made that is called without a schema.
+HERE: LiteralString = "select current_schema()"
+
 # Which tables refer to this one, by which columns, and what becomes of their rows when ours go.
 REFERRING: LiteralString = """
 select f.conname as name, n.nspname as schema, c.relname as table, f.confdeltype = 'c' as cascades,

@@ -7,9 +7,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from holdfast.apps.system import duties
+from holdfast.apps.system import duties, executors
 from holdfast.apps.system.bench import Bench, Run, bench_of, target_lock
-from holdfast.apps.system.executors import executor_of
 from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.parameters import TYPES
 from holdfast.apps.system.registry import CHANNEL
@@ -48,7 +47,7 @@ def _handler(kind: JobType, bench: Bench) -> Handler:
 
 async def run_job(kind: JobType, params: Any, bench: Bench, ctx: Context) -> Outcome:
     """Does what one job asks for; what can never work is its end, whatever else goes wrong is a bad run."""
-    executor = executor_of(kind)
+    executor = executors.executor_of(kind)
     target = bench.registry.called(executor.target(params))
     async with target_lock(bench, target) as lock:
         if lock is None:
@@ -56,7 +55,7 @@ async def run_job(kind: JobType, params: Any, bench: Bench, ctx: Context) -> Out
             return Snooze(TAKEN_WAIT)
         run = Run(bench=bench, id=str(ctx.job.id), context=ctx, lock=lock)
         try:
-            await executor.check(params, bench)
+            await executors.check(kind, params, bench)
             told = await executor.run(params, run)
             return told if isinstance(told, Snooze) else Done(told)
         except (ClaimLost, *PASSING):

@@ -27,6 +27,9 @@ MODULES: Mapping[JobType, str] = {
     JobType.RESTORE: "restore",
 }
 
+# The jobs whose target is the name of a table; that of the others is a schema or a subject.
+OF_TABLES = (JobType.FLUSH, JobType.CLEANUP, JobType.RETENTION, JobType.STREAM_EVICTION, JobType.COMPACT)
+
 
 class Executor(Protocol):
     """What such a module has."""
@@ -39,3 +42,16 @@ class Executor(Protocol):
 def executor_of(kind: JobType) -> Executor:
     """The executor of a type."""
     return cast("Executor", import_module(f"{__name__}.{MODULES[kind]}"))
+
+
+async def check(kind: JobType, params: Any, bench: Bench) -> None:
+    """Refuses what a job may not do, by raising, and writes nothing: for whoever makes a job or runs it.
+
+    Besides what its type says: a table that is called by a schema in which ours is not is another's.
+    """
+    executor = executor_of(kind)
+    if kind in OF_TABLES:
+        name, field = executor.target(params), "ledger" if getattr(params, "ledger", None) else "table"
+        async with bench.database.connection() as conn:
+            await bench.registry.must_be_meant(conn, name, field)
+    await executor.check(params, bench)
