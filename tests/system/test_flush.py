@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.errors import LockNotAvailable
 
 from conftest import Connect
 from holdfast.apps.jobs.ledger import JOB
@@ -21,7 +22,7 @@ from holdfast.db.pool import Connection
 from holdfast.db.settings import Settings
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.values import Item
-from holdfast.errors import InvalidInput, MissingExtra, NotFound
+from holdfast.errors import Conflict, InvalidInput, MissingExtra, NotFound
 from runtime.support import until
 from system.archiving import LEDGERS, Place, finish, place, same, table_rows
 from system.buckets import ACCESS, SECRET, Server, serving
@@ -401,6 +402,47 @@ async def test_a_flush_that_is_still_at_it_is_waited_for(here: Place, conn: Conn
     assert (await first, await second) == ("4 rows to 1 file", "0 rows")
     assert same(await here.rows("tasks"), rows)
     await here.whole("tasks")
+
+
+async def test_a_late_flush_never_names_a_file_that_others_have_merged_meanwhile(
+    here: Place, conn: Connection
+) -> None:
+    """Y-25, Y-31: it has lost its target after its commit; each row is in the archive once."""
+    await finish(conn, "job", 10)
+    rows = await table_rows(conn, "job")
+    committed, go = asyncio.Event(), asyncio.Event()
+
+    async def step(name: str) -> None:
+        if name == "committed":
+            committed.set()
+            await go.wait()
+
+    late = asyncio.ensure_future(here.flush("job", step, batch_rows=5))
+    await committed.wait()
+    await here.flush("job")
+    await here.compact("job")
+    go.set()
+    with pytest.raises(Conflict, match="is gone, and is not entered"):
+        await late
+    assert same(await here.rows("job"), rows)
+    await here.whole("job")
+
+
+async def test_what_goes_along_cannot_be_changed_any_more_once_it_was_read(
+    here: Place, conn: Connection
+) -> None:
+    """Y-25: a change of an event would go with its job, and be in no file."""
+    await finish(conn, "job", 3)
+    seen: list[str] = []
+
+    async def step(name: str) -> None:
+        if name == "published":
+            with pytest.raises(LockNotAvailable):
+                await conn.execute("select from job_event for no key update nowait")
+            seen.append(name)
+
+    assert await here.flush("job", step) == "3 rows and 6 events to 2 files"
+    assert seen == ["published"]
 
 
 async def test_a_file_that_nobody_can_read_is_left_alone_and_told(here: Place, conn: Connection) -> None:

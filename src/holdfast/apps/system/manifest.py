@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import BinaryIO, Literal
 from urllib.parse import quote, unquote
@@ -140,6 +140,27 @@ def entered(manifest: Manifest, entries: Iterable[Entry]) -> Manifest:
     known = {entry.path for entry in manifest.files}
     new = tuple(entry for entry in entries if entry.path not in known)
     return msgspec.structs.replace(manifest, files=(*manifest.files, *new))
+
+
+async def enter(archive: Archive, table: str, entries: Sequence[Entry]) -> None:
+    """Names further files. One that went meanwhile is never named again: `Conflict`.
+
+    Others may have entered it, and merged it into another since; or somebody took it away.
+    """
+    for _ in range(TRIES):
+        seen = await look(archive, table)
+        known = {entry.path for entry in seen.manifest.files}
+        for entry in entries:
+            if entry.path not in known and not await _may_be_named(archive, seen.manifest, entry.path):
+                raise Conflict(what=f"the archived file {entry.path}", message="is gone, and is not entered")
+        changed = entered(seen.manifest, entries)
+        if changed == seen.manifest or await exchange(archive, seen, changed):
+            return
+    raise OSError(f"the manifest of {table} is changed by others all the time")
+
+
+async def _may_be_named(archive: Archive, manifest: Manifest, path: str) -> bool:
+    return path not in manifest.gone and await archive.exists(path)
 
 
 def exchanged(manifest: Manifest, old: Iterable[Entry], new: Iterable[Entry]) -> Manifest:

@@ -113,9 +113,7 @@ async def _judge(conn: Connection, archive: Archive, source: Source, paths: list
                 # The rows go last, as they came: a file of events alone is never judged by itself.
                 await _remove(archive, sorted(paths, key=lambda path: path == rows.path))
                 return False
-            await manifests.update(
-                archive, source.declared.table, lambda seen: manifests.entered(seen, known)
-            )
+            await manifests.enter(archive, source.declared.table, known)
             return True
     finally:
         for file in files.values():

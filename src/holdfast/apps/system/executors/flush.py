@@ -133,8 +133,7 @@ async def _batch(
         message = f"its rows are referred to: {error.diag.message_primary}"
         raise Conflict(what=table, message=message) from None
     await step("committed")
-    entering = manifests.update(archive, table, lambda seen: manifests.entered(seen, entries))
-    await _to_its_end(entering)
+    await _to_its_end(manifests.enter(archive, table, entries))
     await step("entered")
     events = sum(entry.rows for entry in entries if entry.kind == "events")
     return Batch(len(keys), events, tuple(entries))

@@ -54,8 +54,10 @@ NOT_REFERRED: LiteralString = "not exists (select from {table} as r where ({colu
 # A time that does not fit into a file keeps its row.
 FITS: LiteralString = "(t.{column} is null or not isfinite(t.{column}) or t.{column} < '294247-01-01')"
 
+# With a lock, also on what goes along: a change that came after would go with the row, and be in no file.
 READ: LiteralString = """
 select {columns} from {table} as t where t.{key} = any(%(keys)s::text[]::{type}[]) order by t.{key}
+for update of t
 """
 
 # With a lock: whoever still holds one of these rows, like a flush that was cut off, has ended before we look.
