@@ -56,6 +56,9 @@ class LooseRun:
     async def still_ours(self) -> None:
         """It is."""
 
+    async def hold(self, conn: Connection) -> None:
+        """It is, and stays so."""
+
     def note(self, text: str, level: str = "INFO") -> None:
         self.notes.append((level, text))
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,8 +16,11 @@ import pytest
 from holdfast import Settings
 from holdfast.apps.system import backups
 from holdfast.apps.system.backups import InvalidBackup, read_manifest, write_manifest
+from holdfast.apps.system.bench import Run, target_lock
+from holdfast.apps.system.executors import restore, swap
+from holdfast.apps.system.parameters import Restore
 from holdfast.db.pool import Connection
-from holdfast.errors import Conflict, InvalidInput, MissingExtra, TargetExists
+from holdfast.errors import ClaimLost, Conflict, InvalidInput, MissingExtra, TargetExists
 from runtime.support import one, until
 from system.kit import Stage, stage
 from system.safe import SHOP, back_up, bring_back, drop, strays, sums
@@ -232,6 +236,88 @@ async def test_called_off_it_leaves_nothing(
             await bring_back(on.bench, "a", "shop", end, overwrite=True)
         assert await sums(conn, "shop") == before
         assert await strays(conn, tmp_path) == []
+
+
+async def claimed(on: Stage, conn: Connection, schema: str, step: Any) -> asyncio.Task[str]:
+    """A restore that somebody claimed, as it runs."""
+    given = {"backup_location": "a", "target_schema": schema, "overwrite": True}
+    await on.create("restore", given)
+    (claim,) = await on.jobs.claim(conn, "somebody", 1)
+    context: Any = SimpleNamespace(job=claim, store=on.jobs)
+
+    async def works() -> str:
+        params = Restore(backup_location="a", target_schema=schema, overwrite=True)
+        async with target_lock(on.bench, restore.target(params)) as lock:
+            assert lock
+            return await restore.run(
+                params, Run(bench=on.bench, id=claim.id, context=context, lock=lock), step
+            )
+
+    return asyncio.create_task(works())
+
+
+@pytest.mark.parametrize("schema", ["shop", "system"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "status = 'failed', finished_at = 1, message = 'worker lost'",
+        "status = 'cancelled', finished_at = 1",
+        "fence = fence + 1",
+        "node_id = 'another'",
+    ],
+)
+async def test_a_restore_that_is_no_longer_ours_replaces_nothing(
+    settings: Settings,
+    conn: Connection,
+    shop: None,
+    connect: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    schema: str,
+    loss: str,
+) -> None:
+    """Y-15, Y-33: it is asked once more in the very transaction of the swap, whatever was true before it."""
+    other = await connect()
+    putting = swap.take_place
+
+    async def late(what: Any) -> bool:
+        await other.execute(f"update system.jobs set {loss} where status = 'running'")
+        return await putting(what)
+
+    monkeypatch.setattr(swap, "take_place", late)
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, schema, "a")
+        await conn.execute("delete from shop.sale")
+        before = await sums(conn, "shop")
+        with pytest.raises(ClaimLost):
+            await (await claimed(on, conn, schema, restore.no_step))
+        assert await sums(conn, "shop") == before
+        assert await on.one("select count(*) from system.jobs") == 1
+        assert await strays(conn, tmp_path) == []
+
+
+async def test_whoever_cancels_a_restore_waits_while_it_takes_its_place(
+    settings: Settings, conn: Connection, shop: None, connect: Any, tmp_path: Path
+) -> None:
+    """Y-15, Y-33: a job that is told to be cancelled replaces nothing after that."""
+    other, third = await connect(), await connect()
+    cancelling: list[asyncio.Task[Any]] = []
+
+    async def meddle(step: str) -> None:
+        if step == "swapping":
+            job = await one(third, "select id from system.jobs where status = 'running'")
+            cancelling.append(asyncio.create_task(on.jobs.cancel(other, job)))
+            await until(third, "select cardinality(pg_blocking_pids(%s)) > 0", other.info.backend_pid)
+            assert await one(third, "select status from system.jobs where id = %s", job) == "running"
+
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        before = await sums(conn, "shop")
+        await conn.execute("delete from shop.sale")
+        await (await claimed(on, conn, "shop", meddle))
+        await cancelling[0]
+        assert await sums(conn, "shop") == before
+        assert await on.one("select status from system.jobs") == "cancelled"
 
 
 async def test_it_waits_for_those_who_use_the_tables(
@@ -473,3 +559,19 @@ async def test_restoring_system_is_refused_while_other_jobs_run(
             await bring_back(on.bench, "a", "system", overwrite=True)
         assert await sums(conn, "system") == before
         assert await strays(conn, tmp_path) == []
+
+
+@pytest.mark.parametrize("schema", ["public", "schedule_ingest", "system"])
+async def test_a_backup_of_another_revision_does_not_take_the_place_of_the_platform(
+    settings: Settings, conn: Connection, tmp_path: Path, schema: str
+) -> None:
+    """Y-33; bad input: one schema cannot be older than the others. Under another name it may."""
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, schema, "a")
+        for revision in ("0001", None):
+            rewrite(tmp_path / "backups" / "a", revision=revision)
+            before = await sums(conn, schema)
+            await refused(on, InvalidBackup, "schema of another name", target_schema=schema, overwrite=True)
+            assert await sums(conn, schema) == before
+        await bring_back(on.bench, "a", "copy")
+        assert await sums(conn, "copy") == await sums(conn, schema)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.sql import SQL, Identifier
 
 from holdfast.apps.system import bench_queries as queries
 from holdfast.apps.system.joblog import JobLog, Level
@@ -115,6 +116,26 @@ class Run:
             held = frozenset[Any]()
         if claim.id not in held:
             raise ClaimLost(what=store.ledger.name, id=claim.id, fence=claim.fence)
+
+    async def hold(self, conn: Connection) -> None:
+        """Keeps the job ours until the transaction ends, or raises `ClaimLost`: for what cannot be undone.
+
+        Whoever would cancel it, or give it up for lost, waits for that end.
+        """
+        claim, ledger = self.context.job, self.context.store.ledger
+        assert ledger.owner
+        assert ledger.fence
+        query = SQL(queries.HOLD).format(
+            table=Identifier(*ledger.table.split(".")),
+            key=Identifier(ledger.key.column),
+            owner=Identifier(ledger.owner),
+            fence=Identifier(ledger.fence),
+            state=Identifier(ledger.state),
+        )
+        ours = {"id": claim.id, "owner": claim.owner, "fence": claim.fence}
+        states = list(ledger.lifecycle.held)
+        if await (await conn.execute(query, ours | {"states": states})).fetchone() is None:
+            raise ClaimLost(what=ledger.name, id=claim.id, fence=claim.fence)
 
     def note(self, text: str, level: Level = "INFO") -> None:
         """One more line in the log."""

@@ -7,3 +7,9 @@ LOCK: LiteralString = "select pg_try_advisory_xact_lock(hashtextextended(%(targe
 HELD: LiteralString = "select 1"
 UNLIMITED: LiteralString = "select set_config('statement_timeout', '0', false)"
 CLOCK: LiteralString = "select clock_timestamp()"
+
+HOLD: LiteralString = """
+select 1 from {table}
+where {key} = %(id)s and {owner} = %(owner)s and {fence} = %(fence)s and {state} = any(%(states)s)
+for no key update
+"""

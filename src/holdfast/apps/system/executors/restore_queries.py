@@ -16,6 +16,9 @@ select r.rolsuper or r.rolcreatedb as may_create_databases,
 from pg_roles as r where r.rolname = current_user
 """
 
+# Where the tables are that are called without a schema.
+HERE: LiteralString = "select current_schema()"
+
 # NULL where there is no such schema.
 TARGET: LiteralString = """
 select pg_has_role(nspowner, 'USAGE') as ours, quote_ident(pg_get_userbyid(nspowner)) as owner

@@ -55,6 +55,7 @@ async def take_place(swap: Swap) -> bool:
             try:
                 async with conn.transaction():
                     await conn.execute(queries.HASTE)
+                    await swap.run.hold(conn)
                     alive = await _swap(conn, swap)
                     await swap.step("swapping")
                 return alive
