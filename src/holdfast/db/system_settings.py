@@ -141,6 +141,8 @@ class _Homed(Protocol):
     @property
     def home(self) -> Path: ...
     @property
+    def schema(self) -> str | None: ...
+    @property
     def system_log(self) -> Path | None: ...
     @property
     def system_archive(self) -> str | None: ...
@@ -154,8 +156,10 @@ def log_path(settings: _Homed) -> Path:
 
 
 def archive_url(settings: _Homed) -> str:
-    """Where the archive is."""
-    return settings.system_archive or (settings.home / "archive").absolute().as_uri()
+    """Where the archive is: that of a schema by name is a folder of that name, so that several do not mix."""
+    url = settings.system_archive or (settings.home / "archive").absolute().as_uri()
+    place, sign, options = url.partition("?")
+    return f"{place.rstrip('/')}/{settings.schema}{sign}{options}" if settings.schema else url
 
 
 def backup_roots(settings: _Homed) -> tuple[Path, ...]:

@@ -142,7 +142,8 @@ async def rewrite_without(
 async def remove_table(archive: Archive, table: str) -> int:
     """Removes all that is archived of a table: the files, then the manifest; answers how many files went."""
     folder = manifests.folder_of(table)
-    there = [key for key in await archive.list(folder) if key != manifests.key_of(table)]
+    listed = [key for key in await archive.list(folder) if key.count("/") == 1]  # further down is another's
+    there = [key for key in listed if key != manifests.key_of(table)]
     await archive.sweep(folder)
     if await archive.exists(manifests.key_of(table)):
         await manifests.update(archive, table, _all_gone)  # nobody must miss what is removed next
