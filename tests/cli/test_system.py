@@ -101,6 +101,11 @@ def test_lists_are_filtered_by_type_status_key_queue_and_time(holdfast: Run) -> 
         (("retention", "ledger=job", "retention_hours=0"), 2, "retention_hours"),
         (("backup", "schema=system", "backup_location=/etc/x"), 7, "not allowed"),
         (("user_cleanup", "subject.org_id=a", "subject.user_id=b"), 2, "exactly one"),
+        (("user_cleanup", "subject=x", "subject.org_id=a"), 2, "subject: is given twice: as a whole"),
+        (("user_cleanup", "subject.org_id=a", "subject=x"), 2, "subject: is given twice: as a whole"),
+        (("user_cleanup", "subject={}", "subject.org_id=a"), 2, "subject: is given twice: as a whole"),
+        (("flush", "--json-params", "[" * 100_000), 2, "--json-params: is nested too deeply"),
+        (("flush", "--json-params", "[" * 500 + "]" * 500), 2, "--json-params: is nested too deeply"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused_and_nothing_is_written(
@@ -132,6 +137,19 @@ def test_an_old_table_is_listed_in_the_words_of_today(holdfast: Run, query: Quer
     assert "result" not in told
     shown = holdfast("system", "legacy")
     assert (shown.code, "12 rows" in shown.out) == (0, True)
+
+
+def test_an_old_time_beyond_the_calendar_is_its_number_and_a_message_one_line(
+    holdfast: Run, query: Query
+) -> None:
+    """Y-41, Y-43: whatever an old record has, it is listed."""
+    query("create table system.jobs_legacy (id text, type text, status text, result text, created_at bigint)")
+    for job, when in (("FL-1", 2**63 - 1), ("FL-2", -(2**63)), ("FL-3", 253_402_300_800_000)):
+        query("insert into system.jobs_legacy values (%s, 'Flush', 'Completed', E'one\ntwo', %s)", job, when)
+    told = {one["id"]: one["created_at"] for one in holdfast("system", "legacy", "--json").data}
+    assert told == {"FL-1": 2**63 - 1, "FL-2": -(2**63), "FL-3": 253_402_300_800_000}
+    shown = holdfast("system", "legacy")
+    assert (shown.code, shown.out.count("one"), "two" in shown.out) == (0, 3, False)
 
 
 def test_the_types_tell_what_they_need(holdfast: Run) -> None:

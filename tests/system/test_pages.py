@@ -265,6 +265,13 @@ def test_a_job_is_made_by_its_form(served: Served, visit: Visit) -> None:
         ("flush", {"ledger": NASTY}, "ledger", "is not declared"),
         ("retention", {"ledger": "job", "retention_hours": "-1"}, "retention_hours", "> 0"),
         ("user_cleanup", {"subject_kind": "org_id"}, "subject", "Is needed."),
+        ("backup", {"schema": "system", "backup_location": "x", "tables": "[" * 1000}, "tables", "array"),
+        (
+            "backup",
+            {"schema": "system", "backup_location": "x", "tables": "[" * 500 + "]" * 500},
+            "tables",
+            "array",
+        ),
     ],
 )
 def test_what_is_wrong_stands_beside_its_field_and_nothing_is_made(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json as json_module
 import sys
 from collections.abc import Callable, Sequence
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +26,9 @@ commands.command("show")(system_shown.show)
 commands.command("types")(system_shown.types)
 commands.command("logs")(system_shown.logs)
 
-Here = Annotated[bool, typer.Option("--here", help="Do it in this process, and wait for its end.")]
+Here = Annotated[
+    bool, typer.Option("--here", help="Wait for its end; this process does it, unless a worker is quicker.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -67,27 +69,31 @@ def run(
 
 def _given(kind: Any, pairs: Sequence[str], text: str | None) -> Any:
     """The parameters that were typed: by name, or as JSON."""
-    from holdfast.apps.system.fields import fields_of
+    from holdfast.apps.system.fields import fields_of, parsed
 
     if text is not None:
         if pairs:
             raise InvalidInput(field="--json-params", message="give this, or NAME=VALUE: one of both")
         try:
-            return json_module.loads(text)
+            return parsed(text)
         except ValueError as error:
-            raise InvalidInput(field="--json-params", message=f"is not JSON: {error}") from None
+            said = f"is not JSON: {error}" if isinstance(error, JSONDecodeError) else str(error)
+            raise InvalidInput(field="--json-params", message=said) from None
     known = {one.name: one for one in fields_of(kind)}
     found: dict[str, Any] = {}
+    parts: dict[str, dict[str, str]] = {}
     for pair in pairs:
         name, sign, value = pair.partition("=")
         whole, dot, part = name.partition(".")
         if not (name and sign):
             raise InvalidInput(field="NAME=VALUE", message=f"is like ledger=job, not {pair!r}")
         if dot:  # subject.org_id=42
-            found.setdefault(whole, {})[part] = value
+            parts.setdefault(whole, {})[part] = value
         else:
             found[name] = known[name].read(value) if name in known else value
-    return found
+    for name in parts.keys() & found.keys():
+        raise InvalidInput(field=name, message="is given twice: as a whole, and by a part")
+    return {**found, **parts}
 
 
 def _made(

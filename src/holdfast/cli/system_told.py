@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.cli import output
+from holdfast.cli.sql import moment
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -82,7 +82,7 @@ def show_jobs(page: Page) -> None:
 def record(old: Record) -> dict[str, Any]:
     """An old record in the words of today, times as people read them."""
     times = {
-        name: None if (when := getattr(old, name)) is None else datetime.fromtimestamp(when / 1000, UTC)
+        name: None if (when := getattr(old, name)) is None else moment(when)
         for name in ("created_at", "updated_at", "started_at", "finished_at")
     }
     told = {name: value for name, value in asdict(old).items() if name != "job_type"}
@@ -91,7 +91,9 @@ def record(old: Record) -> dict[str, Any]:
 
 def show_records(records: Sequence[Record]) -> None:
     """Old records as a table."""
-    rows = [(old.id, old.type_word, shaded(old.status), old.message or "") for old in records]
+    rows = [
+        (old.id, old.type_word, shaded(old.status), (old.message or "").partition("\n")[0]) for old in records
+    ]
     output.table(("ID", "TYPE", "STATUS", "MESSAGE"), rows)
 
 

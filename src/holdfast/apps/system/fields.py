@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import inspect
@@ -59,6 +59,8 @@ OF_TYPE: Mapping[tuple[JobType, str], str] = {  # where that is not all
     (JobType.COMPACT, "table"): "The table whose indexes are meant; or else a ledger.",
     (JobType.STREAM_EVICTION, "table"): "The stream: a table whose rows only get older.",
 }
+DEEPEST = 20  # levels of what is asked for
+TOO_DEEP = "is nested too deeply"
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -99,6 +101,34 @@ def fields_of(kind: JobType) -> tuple[Field, ...]:
     assert isinstance(told, inspect.StructType)
     found = [_field(kind, one) for one in told.fields]
     return tuple(sorted(found, key=lambda one: not one.needed))
+
+
+def parsed(text: str) -> Any:
+    """A value out of JSON; `ValueError` if it is none, or has more levels than anything that is asked for.
+
+    >>> parsed('{"ledger": "job"}')
+    {'ledger': 'job'}
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    level: list[Any] = [found]
+    for _ in range(DEEPEST):
+        level = [one for value in level for one in _parts(value)]
+        if not level:
+            return found
+    raise ValueError(TOO_DEEP)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    match value:
+        case dict():
+            return cast("dict[str, Any]", value).values()
+        case list():
+            return cast("list[Any]", value)
+        case _:
+            return ()
 
 
 def about_type(kind: JobType) -> str:
@@ -169,6 +199,6 @@ def _truth(text: str) -> Any:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parsed(text)
     except ValueError:
         return text
