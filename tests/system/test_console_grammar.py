@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.apps.system.console import grammar, literals, reader, statements, words
-from holdfast.apps.system.console.grammar import MOST_ROWS, forms, parse
+from holdfast.apps.system.console.grammar import MOST_COLUMNS, MOST_ROWS, forms, parse
 from holdfast.apps.system.console.statements import (
     COLUMNS,
     All,
@@ -307,6 +307,12 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT", "", "count(*)"),
     ("SELECT FROM system.jobs", "FROM", "there is no column 'from'"),
     ("SELECT id", "", "FROM system.jobs"),
+    ("SELECT " + "id, " * MOST_COLUMNS + "status FROM system.jobs", "status", "at most 100 columns"),
+    (
+        "SELECT id FROM system.jobs ORDER BY " + "id, " * MOST_COLUMNS + "status",
+        "status",
+        "at most 100 columns",
+    ),
     ("SELECT id, FROM system.jobs", "FROM", "there is no column 'from'"),
     ("SELECT *, id FROM system.jobs", ",", "FROM system.jobs"),
     ("SELECT DISTINCT id FROM system.jobs", "DISTINCT", "there is no column 'distinct'"),
@@ -364,6 +370,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SHOW JOBS WHERE retry_count = true", "true", "retry_count is a number"),
     ("SHOW JOBS WHERE retry_count = 1e5", "1e5", "where a value is needed"),
     ("SHOW JOBS WHERE retry_count = " + "9" * 5000, "999", "retry_count is a number"),
+    ("SHOW JOBS WHERE parameters LIKE 'a'", "'a'", "allowed here: parameters ->> '<field>'"),
     ("SHOW JOBS WHERE retry_count LIKE '1'", "'1'", "LIKE is for texts"),
     ("SHOW JOBS WHERE created_at > 'yesterday'", "'yesterday'", "created_at is a time"),
     ("SHOW JOBS WHERE created_at > '2025-02-30'", "'2025-02-30'", "created_at is a time"),

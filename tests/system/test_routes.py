@@ -513,6 +513,12 @@ def test_a_statement_of_the_console_is_said_over_http(served: Served) -> None:
     assert refused["code"] == "SYNTAX_REFUSED"
     assert refused["details"] == {"position": 28}
     assert send(served, sql, {"statement": ""}, "admin", 400)["field"] == "statement"
+    long = f"select id from system.jobs where id = '{'x' * 19_000}'"
+    assert send(served, sql, {"statement": long}, "admin")["rows"] == [], "as long as a terminal may say it"
+    assert send(served, sql, {"statement": long + " " * 1000}, "admin", 400)["field"] == "statement"
+    far = put(served, created_at=2**62)
+    told = send(served, sql, {"statement": f"select created_at from system.jobs where id = '{far}'"}, "admin")
+    assert told["rows"] == [[2**62]], "a time that no calendar has"
     assert send(served, sql, {"statement": f"kill job {job}"}, "admin", 409)["code"] == "ILLEGAL_EDGE"
     assert audit(served)[-1] == ("token:admin", "system sql", None, None)
 

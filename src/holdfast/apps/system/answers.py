@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +13,7 @@ from holdfast.api.models import Body, Moment, Text
 from holdfast.apps.system import console, tails
 from holdfast.apps.system.archive_query import Archived
 from holdfast.apps.system.backups import BackupInfo
+from holdfast.apps.system.console.words import LONGEST
 from holdfast.apps.system.fields import FINAL, about_type, schema_of
 from holdfast.apps.system.joblines import Level, Line
 from holdfast.apps.system.orders import Wish
@@ -20,9 +21,10 @@ from holdfast.apps.system.types import JobType, read_status, read_type, stored_t
 from holdfast.engine.intake import INT4
 from holdfast.engine.values import Filter, Json, Row
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NEXT = "For the next page; null on the last one."
 Order = Literal["cancel", "retry"]
-Statement = Annotated[str, Field(min_length=1, max_length=10_000)]
+Statement = Annotated[str, Field(min_length=1, max_length=LONGEST)]
 
 
 # -- what may be asked -----------------------------------------------------------------------------------
@@ -258,8 +260,8 @@ class ShownArchive(Answer):
 class ShownBackup(Answer):
     """A backup, as its manifest tells it."""
 
-    name: str = Field(description="Its name below the folder for backups: what a restore takes.")
-    location: str = Field(description="Its folder.")
+    name: str = Field(description="Its name below its folder for backups.")
+    location: str = Field(description="Its folder: what a restore takes.")
     problem: str | None = Field(description="Why it cannot be used, as far as its manifest tells.")
     table_schema: str | None = Field(
         description="The schema that it was made of.", serialization_alias="schema"
@@ -298,7 +300,9 @@ class Answered(Answer):
     """What came of a statement."""
 
     columns: list[str] = Field(description="The names of the columns.")
-    rows: list[list[Json]] = Field(description="The rows; times are ISO 8601.")
+    rows: list[list[Json]] = Field(
+        description="The rows; times are ISO 8601, or milliseconds where no calendar has them."
+    )
     message: str = Field(description="What was done, in a few words.")
 
     @classmethod
@@ -310,13 +314,16 @@ class Answered(Answer):
         return cls(columns=list(answer.columns), rows=rows, message=answer.message)
 
 
-def told_time(milliseconds: Any) -> str | None:
-    """A time of the table as ISO 8601.
+def told_time(milliseconds: Any) -> str | int | None:
+    """A time of the table as ISO 8601; one that no calendar has stays a number.
 
     >>> told_time(1893456000123)
     '2030-01-01T00:00:00.123Z'
     """
     if milliseconds is None:
         return None
-    when = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    try:
+        when = EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return milliseconds
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,7 +7,7 @@ no rule for anything that writes a row, so nobody has to be kept from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from holdfast.apps.system.console.conditions import condition
 from holdfast.apps.system.console.reader import Reader, found
@@ -30,7 +30,9 @@ from holdfast.apps.system.console.statements import (
     Statement,
 )
 
+T = TypeVar("T")
 MOST_ROWS = 10_000  # of one answer
+MOST_COLUMNS = 100  # of one answer, or its order: the server has an end, too
 JOBS = Name("system", "jobs")
 
 # What people try in a console that speaks SQL, and what is told them beside the forms.
@@ -173,10 +175,17 @@ def _columns(reader: Reader) -> tuple[Column, ...] | None:
         for sign in "(*)":
             reader.need(sign, allowed=("count(*)",))
         return None
-    columns = [_selected(reader)]
+    return _listed(reader, _selected)
+
+
+def _listed(reader: Reader, read: Callable[[Reader], T]) -> tuple[T, ...]:
+    """Columns with commas between, and not too many."""
+    listed = [read(reader)]
     while reader.took(","):
-        columns.append(_selected(reader))
-    return tuple(columns)
+        if len(listed) == MOST_COLUMNS:
+            reader.refuse(f"these are too many: at most {MOST_COLUMNS} columns stand here")
+        listed.append(read(reader))
+    return tuple(listed)
 
 
 def _selected(reader: Reader) -> Column:
@@ -187,10 +196,7 @@ def _selected(reader: Reader) -> Column:
 
 def _order(reader: Reader) -> tuple[Order, ...]:
     reader.need("BY")
-    order = [_ordered(reader)]
-    while reader.took(","):
-        order.append(_ordered(reader))
-    return tuple(order)
+    return _listed(reader, _ordered)
 
 
 def _ordered(reader: Reader) -> Order:

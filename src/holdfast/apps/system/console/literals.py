@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 from holdfast.apps.system.console.reader import Reader, found
 from holdfast.apps.system.console.statements import Column, Value
@@ -38,6 +38,8 @@ def value(reader: Reader, column: Column) -> Value:
 
 def pattern(reader: Reader, column: Column) -> str:
     """The pattern of a LIKE; for types and states in small letters, as they are stored."""
+    if column.kind == "object":
+        _one_field(reader, column, reader.token)
     if column.kind not in ("text", "type", "status"):
         reader.refuse(f"LIKE is for texts, and {column.heading} is none", allowed=("= < > IN BETWEEN IS",))
     token = reader.token
@@ -52,8 +54,7 @@ def pattern(reader: Reader, column: Column) -> str:
 def _read(reader: Reader, column: Column, token: Token) -> Value:
     match column.kind:
         case "object":
-            told = f"{column.asked} is an object: compare one of its fields"
-            return reader.refuse(told, token, ("parameters ->> '<field>'",))
+            return _one_field(reader, column, token)
         case "text" | "type" | "status" as kind:
             if token.kind == "string":
                 return _word(kind, token.value)
@@ -76,6 +77,11 @@ def _read(reader: Reader, column: Column, token: Token) -> Value:
             return moment
         case _:
             assert_never(column.kind)
+
+
+def _one_field(reader: Reader, column: Column, token: Token) -> NoReturn:
+    told = f"{column.asked} is an object: compare one of its fields"
+    reader.refuse(told, token, ("parameters ->> '<field>'",))
 
 
 def _word(kind: str, text: str) -> str:
