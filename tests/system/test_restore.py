@@ -449,6 +449,25 @@ async def test_roles_that_have_rights_must_be_there(
         assert "nobody_here" in run.notes[0][1]
 
 
+@pytest.mark.parametrize("everybody", [True, False])
+async def test_everybody_may_use_a_schema_after_a_restore_who_might_before(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path, everybody: bool
+) -> None:
+    """Y-33: that of every new database is open to all, and no dump says so; one of our own is not."""
+    if not everybody:
+        await conn.execute("revoke usage on schema public from public")
+        await conn.execute("grant usage on schema shop to public")
+    used = "select has_schema_privilege('pg_monitor', '{}', 'usage')"
+    async with stage(settings, tmp_path) as on:
+        for schema, may in (("public", everybody), ("shop", not everybody)):
+            assert await one(conn, used.format(schema)) is may
+            await back_up(on.bench, schema, f"of/{schema}")
+            await bring_back(on.bench, f"of/{schema}", schema, overwrite=True)
+            assert await one(conn, used.format(schema)) is may
+            await bring_back(on.bench, f"of/{schema}", f"{schema}_copy")
+            assert await one(conn, used.format(f"{schema}_copy")) is may
+
+
 # -- another name ------------------------------------------------------------------------------------
 
 
@@ -526,7 +545,7 @@ async def test_row_security_comes_back_and_looks_at_its_own_tables(
 async def test_restoring_system_keeps_the_job_that_does_it(
     settings: Settings, conn: Connection, tmp_path: Path
 ) -> None:
-    """Y-33: the table that has its row is replaced; jobs that ran when the backup was made are lost ones."""
+    """Y-33: the table that has its row is replaced; the job that made the backup has ended with it."""
     async with stage(settings, tmp_path, worker_timeout=1.0) as on:
         first = await on.run("backup", {"schema": "system", "backup_location": "a"})
         later = await on.run("backup", {"schema": "schedule_ingest", "backup_location": "b"})
@@ -536,12 +555,51 @@ async def test_restoring_system_keeps_the_job_that_does_it(
         assert ids == [first.id, row.id]
         assert later.id not in ids
         # The backup itself was running in its own snapshot, and nobody runs it any more.
-        worker = on.worker()
-        working = asyncio.create_task(worker.run())
-        await until(conn, "select status = 'failed' from system.jobs where id = %s", first.id)
-        worker.stop()
-        await working
-        assert "worker lost" in (await on.job(first.id)).columns["message"]
+        ended = await on.job(first.id)
+        assert ended.state == "failed"
+        assert "unfinished when the backup was made" in ended.columns["message"]
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+async def test_jobs_that_waited_when_the_backup_was_made_do_not_run_again(
+    settings: Settings, conn: Connection, tmp_path: Path, overwrite: bool
+) -> None:
+    """Y-33: they are destructive, and were done since: they come back as failed, and the log says so."""
+    given = "insert into system.jobs (id, job_type, status, parameters, idempotency_key) values "
+    async with stage(settings, tmp_path) as on:
+        waiting = await on.create("retention", {"ledger": "tasks", "retention_hours": 1})
+        await conn.execute(given + "('RT-new00000', 'retention', 'new', '{}', 'k')")
+        await conn.execute(given + "('RT-retry000', 'retention', 'retrying', '{}', null)")
+        await back_up(on.bench, "system", "a")
+        if overwrite:
+            await conn.execute("delete from system.jobs")
+            row = await on.run(
+                "restore", {"backup_location": "a", "target_schema": "system", "overwrite": True}
+            )
+            assert row.state == "completed"
+        else:
+            await drop(conn, "system")
+            await bring_back(on.bench, "a", "system")
+        for job in (waiting, "RT-new00000", "RT-retry000"):
+            ended = await on.job(job)
+            assert ended.state == "failed"
+            assert "unfinished when the backup was made" in ended.columns["message"]
+            assert ended.columns["finished_at"] >= ended.columns["created_at"]
+            assert on.lines(job)[-1].startswith("ERROR failed: was unfinished")
+        await on.drain()
+        assert await on.one("select max(fence) from system.jobs where job_type = 'retention'") == 0
+
+
+async def test_a_fence_never_goes_back(settings: Settings, conn: Connection, tmp_path: Path) -> None:
+    """Y-33: whoever was told a later one before the restore is not taken for its holder after it."""
+    async with stage(settings, tmp_path) as on:
+        job = (await on.app.enqueue("tasks", "note")).id
+        other = (await on.app.enqueue("tasks", "note")).id
+        await back_up(on.bench, "public", "a")
+        await conn.execute("update tasks set fence = 7 where id = %s", (job,))
+        await bring_back(on.bench, "a", "public", overwrite=True)
+        assert await on.one("select fence from tasks where id = %s", job) == 7
+        assert await on.one("select fence from tasks where id = %s", other) == 0
 
 
 async def test_restoring_system_is_refused_while_other_jobs_run(

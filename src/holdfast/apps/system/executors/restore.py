@@ -112,9 +112,9 @@ async def _check_revision(conn: Connection, params: Restore, manifest: Manifest,
     ours = {store.ledger.table.rpartition(".")[0] or here for store in bench.stores.values()}
     if params.target_schema in ours:
         raise InvalidBackup(
-            message=f"the backup is of the revision {manifest.revision}, and {params.target_schema} is a schema "
-            f"of a platform that is at {at}: restore it into a schema of another name; or restore all of the "
-            f"platform's schemas in a new database by Holdfast {manifest.holdfast}, and upgrade that"
+            message=f"the backup is of the revision {manifest.revision}, and {params.target_schema} is a "
+            f"schema of a platform that is at {at}: restore it into a schema of another name; or restore all "
+            f"of the platform's schemas in a new database by Holdfast {manifest.holdfast}, and upgrade that"
         )
 
 

@@ -65,6 +65,9 @@ BUILTIN: LiteralString = " builtin_locale {locale}"
 DROP_DATABASE: LiteralString = "drop database if exists {name} with (force)"
 DROP_SCHEMA: LiteralString = "drop schema if exists {name} cascade"
 CREATE_SCHEMA: LiteralString = "create schema if not exists {name}"
+# Everybody may use the schema that every database begins with. A dump takes that for granted, and tells only
+# what differs from it.
+OPEN_TO_ALL: LiteralString = "alter default privileges grant usage on schemas to public"
 CREATE_EXTENSION: LiteralString = "create extension if not exists {name} schema {schema} cascade"
 RENAME: LiteralString = "alter schema {name} rename to {new}"
 ANALYZE: LiteralString = "analyze {table}"
@@ -134,6 +137,22 @@ select {key}::text from {table} where {state} = any(%(states)s) and {key} <> %(i
 # with all rows of workers that nobody knows.
 DISOWN: LiteralString = """
 update {table} set {owner} = %(nobody)s where {state}::text = any(%(states)s) and {owner} is not null
+"""
+
+# What waited or ran when a backup of the system jobs was made was done since, or is not wanted any more: a
+# deletion that comes back must not be run again by itself.
+END_UNFINISHED: LiteralString = """
+update {table} set {state} = 'failed', message = %(why)s, exception_trace = null,
+    finished_at = floor(extract(epoch from clock_timestamp()) * 1000)::bigint,
+    updated_at = floor(extract(epoch from clock_timestamp()) * 1000)::bigint
+where {state} <> all(%(ends)s) and {key} <> %(id)s
+returning {key}::text
+"""
+
+# A fence never goes back: whoever was told a later one before the restore must not be taken for its holder.
+RAISE_FENCES: LiteralString = """
+update {new} as n set {fence} = o.{fence} from {old} as o
+where o.{key} = n.{key} and o.{fence} > n.{fence}
 """
 
 # Functions that look for their tables in the schema's old name, and those of ours whose text has it.

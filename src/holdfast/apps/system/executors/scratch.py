@@ -73,7 +73,9 @@ class Scratch:
         await conn.execute(_create(self.name, self.like))
         async with await self.connect() as inside:
             # A new database has a schema already, whose name may be the one that the dump makes.
-            await inside.execute(SQL(queries.DROP_SCHEMA).format(name=Identifier(manifest.schema)))
+            if await contents.schema_exists(inside, manifest.schema):
+                await inside.execute(SQL(queries.DROP_SCHEMA).format(name=Identifier(manifest.schema)))
+                await inside.execute(queries.OPEN_TO_ALL)
             for extension in manifest.extensions:
                 schema, name = Identifier(extension.schema), Identifier(extension.name)
                 if not extension.schema.startswith("pg_"):

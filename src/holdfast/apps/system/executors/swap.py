@@ -1,7 +1,8 @@
 """The step in which a restored schema takes its place: one transaction, in which the old one goes.
 
 What must outlive the old schema is carried over in it: the workers that are there, and the job that restores.
-Rows that somebody held when the backup was made are nobody's now, and the sweeps give them back.
+Rows that somebody held when the backup was made are nobody's now, and the sweeps give them back. System jobs
+that had not ended by then are ended: a deletion that comes back is not run again by itself.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ PAUSE = 1.0  # seconds between them: whoever waits behind us gets its turn
 LOOKS, LOOK_PAUSE = 20, 0.1  # how often, and after how many seconds, one looks whether sessions are at rest
 NOBODY = "restored"
 WORKERS = "workers"
+UNFINISHED = "was unfinished when the backup was made that has been restored"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +54,15 @@ async def take_place(swap: Swap) -> bool:
     """Puts the schema in its place; answers whether it is one that workers work with."""
     async with await direct(swap.run.bench.database, "restore") as conn:
         for left in reversed(range(TRIES)):
+            ended: list[str] = []
             try:
                 async with conn.transaction():
                     await conn.execute(queries.HASTE)
                     await swap.run.hold(conn)
-                    alive = await _swap(conn, swap)
+                    alive = await _swap(conn, swap, ended)
                     await swap.step("swapping")
+                for job in ended:
+                    swap.run.bench.log.write(job, "ERROR", f"failed: {UNFINISHED}")
                 return alive
             except (LockNotAvailable, DeadlockDetected):
                 if not left:
@@ -81,7 +86,8 @@ async def renew_sessions(conn: Connection) -> None:
         await asyncio.sleep(LOOK_PAUSE)
 
 
-async def _swap(conn: Connection, swap: Swap) -> bool:
+async def _swap(conn: Connection, swap: Swap, ended: list[str]) -> bool:
+    """Answers whether workers work with it; `ended` gets the jobs that this is the end of."""
     replaces = await contents.schema_exists(conn, swap.target)
     if replaces:
         if not swap.overwrite:
@@ -93,7 +99,7 @@ async def _swap(conn: Connection, swap: Swap) -> bool:
     await conn.execute(_rename(swap.scratch, swap.target))
     if swap.dumped != swap.target:
         await _retarget(conn, swap)
-    alive = await _settle(conn, swap, replaces=replaces)
+    alive = await _settle(conn, swap, ended, replaces=replaces)
     if replaces:
         await conn.execute(SQL(queries.DROP_SCHEMA).format(name=Identifier(swap.old)))
     return alive
@@ -130,7 +136,7 @@ async def refuse_needed(conn: Connection, schema: str) -> None:
 # -- what outlives the old schema --------------------------------------------------------------------
 
 
-async def _settle(conn: Connection, swap: Swap, *, replaces: bool) -> bool:
+async def _settle(conn: Connection, swap: Swap, ended: list[str], *, replaces: bool) -> bool:
     """Carries over what is alive; answers whether anything here is."""
     alive = False
     for store in swap.run.bench.stores.values():
@@ -138,7 +144,11 @@ async def _settle(conn: Connection, swap: Swap, *, replaces: bool) -> bool:
         if not await _is_meant(conn, ledger.table, swap.target):
             continue
         alive = True
+        if ledger.name == NAME:
+            ended += await _end_unfinished(conn, swap, ledger)
         await _disown(conn, swap.target, ledger)
+        if replaces:
+            await _raise_fences(conn, swap, ledger)
         if ledger.name == NAME and replaces:
             await _carry_job(conn, swap, ledger)
     if await _is_meant(conn, WORKERS, swap.target):
@@ -163,6 +173,28 @@ async def _disown(conn: Connection, schema: str, ledger: Ledger) -> None:
         table=_in(schema, ledger), owner=Identifier(ledger.owner), state=Identifier(ledger.state)
     )
     await conn.execute(query, {"nobody": NOBODY, "states": list(ledger.lifecycle.held)})
+
+
+async def _end_unfinished(conn: Connection, swap: Swap, ledger: Ledger) -> list[str]:
+    query = SQL(queries.END_UNFINISHED).format(
+        table=_in(swap.target, ledger), key=Identifier(ledger.key.column), state=Identifier(ledger.state)
+    )
+    params = {"id": swap.run.id, "ends": list(ledger.ends), "why": UNFINISHED}
+    return [row[0] for row in await (await conn.execute(query, params)).fetchall()]
+
+
+async def _raise_fences(conn: Connection, swap: Swap, ledger: Ledger) -> None:
+    table = ledger.table.split(".")[-1]
+    params = {"old": swap.old, "new": swap.target, "table": table}
+    shared = {name for (name,) in await (await conn.execute(queries.SHARED, params)).fetchall()}
+    if ledger.fence and {ledger.fence, ledger.key.column} <= shared:
+        query = SQL(queries.RAISE_FENCES).format(
+            new=Identifier(swap.target, table),
+            old=Identifier(swap.old, table),
+            key=Identifier(ledger.key.column),
+            fence=Identifier(ledger.fence),
+        )
+        await conn.execute(query)
 
 
 async def _refuse_others(conn: Connection, swap: Swap) -> None:
