@@ -268,6 +268,18 @@ async def test_a_subject_by_number_and_one_that_is_none(here: Place, conn: Conne
     assert sorted(row["user_id"] for row in await here.rows(table)) == [1, 2, 4, 5]
 
 
+async def test_a_subject_in_other_letters_is_the_same_in_a_file_as_in_a_table(
+    here: Place, conn: Connection
+) -> None:
+    """Y-30: a column of text may have a name in capitals."""
+    await finish(conn, "tasks", 4)
+    await conn.execute("update tasks set type = 'MAIL' where payload ->> 'n' = '1'")
+    await here.flush("tasks")
+    assert await edits.count_where(here.archive, "tasks", "type", "Mail") == 4
+    assert await edits.rewrite_without(here.archive, "tasks", "type", "maiL") == 4
+    assert await here.rows("tasks") == []
+
+
 @pytest.mark.parametrize("wanted", ["written", "made", "replaced", "removing"])
 async def test_an_erasure_that_is_cut_off_has_erased_nothing_or_all(
     here: Place, conn: Connection, wanted: str

@@ -13,12 +13,15 @@ from holdfast import Settings
 from holdfast.apps.schedules import days
 from holdfast.apps.system import manifest
 from holdfast.apps.system.bench import target_lock
+from holdfast.apps.system.executors import erase, flush
+from holdfast.apps.system.parameters import Flush, UserCleanup
 from holdfast.db.pool import Connection
-from holdfast.errors import InvalidInput
+from holdfast.errors import Conflict, InvalidInput
 from holdfast.runtime.app import App, Table
 from runtime.support import running, until, until_true
 from schedules.recorded import DAY, at, entry, observe
 from system.kit import stage
+from system.safe import LooseRun
 from system.subjects import ANNA, BO, filled, flushed, mark, mentions
 
 USER, OTHER = 4242424242, 4343434343
@@ -165,6 +168,94 @@ async def test_an_erasure_waits_while_one_of_its_ledgers_is_being_maintained(set
         await staged.do("update system.jobs set run_at = 0")
         await staged.drain()
         assert (await staged.job(made)).state == "completed"
+
+
+async def test_archived_jobs_that_were_to_erase_the_subject_forget_whom(settings: Settings) -> None:
+    """Y-30: that they did is kept, in the archive as in the table; other jobs stay as they are."""
+    async with stage(settings) as staged:
+        await filled(staged)
+        for org in (ANNA, BO):
+            asked = {"subject": {"org_id": str(org)}}
+            refused = await staged.run("user_cleanup", asked, key=f"erase {org}")
+            assert refused.state == "failed"
+        others = await mentions(staged, BO)
+        flushing = await staged.run("flush", {"ledger": "system_jobs", "older_than_hours": 0})
+        assert flushing.columns["message"] == "2 rows to 1 file"
+        assert "archive system.jobs rows.parquet" in await mentions(staged, ANNA)
+        done = await staged.run("user_cleanup", {"subject": {"tenant_id": str(ANNA)}, "cascade": True})
+        assert done.state == "completed", done.columns["exception_trace"]
+        assert await mentions(staged, ANNA) == {}
+        left = await mentions(staged, BO)
+        assert left.pop("archive system.jobs rows.parquet") == 1
+        assert left == {name: others[name] for name in others if not name.startswith("system.jobs.")}
+        assert (await manifest.read(staged.bench.archive, "system.jobs")).rows == 2
+
+
+async def test_a_flush_that_comes_late_does_not_bring_the_subject_back(settings: Settings) -> None:
+    """Y-25, Y-30: it had lost its target; its file is looked for again before the archive is rewritten."""
+    async with stage(settings) as staged:
+        await filled(staged)
+        locked, go, committed, enter = (asyncio.Event() for _ in range(4))
+
+        async def flushing(name: str) -> None:
+            if name == "locked":
+                locked.set()
+                await go.wait()
+            if name == "committed":
+                committed.set()
+                await enter.wait()
+
+        async def erasing(name: str) -> None:
+            if name == "settled":
+                go.set()
+                await committed.wait()
+
+        late: Any = LooseRun(staged.bench, "FL-loose000")
+        flushed_late = asyncio.ensure_future(
+            flush.run(Flush(ledger="job", older_than_hours=1), late, flushing)
+        )
+        await locked.wait()
+        params = UserCleanup(subject={"org_id": str(ANNA)}, cascade=True)
+        async with target_lock(staged.bench, erase.target(params)) as lock:
+            run: Any = LooseRun(staged.bench, "UC-loose000", lock)
+            assert "1 archived rows (job 1)" in str(await erase.run(params, run, erasing))
+        enter.set()
+        with pytest.raises(Conflict, match="is gone, and is not entered"):
+            await flushed_late
+        assert await mentions(staged, ANNA) == {}
+        assert (await manifest.read(staged.bench.archive, "job")).rows == 1
+
+
+@pytest.mark.parametrize("what", ["job", "connections"])
+async def test_without_cascade_what_comes_after_the_look_stays_and_is_told(
+    settings: Settings, what: str
+) -> None:
+    """Y-30: work that was enqueued meanwhile is not deleted, nor an account that was connected."""
+    async with stage(settings) as staged:
+        await filled(staged, states=("succeeded",))
+        await staged.do("delete from connections")
+        params = UserCleanup(subject={"org_id": str(ANNA)})
+
+        async def step(name: str) -> None:
+            if name == "cancelled" and what == "job":  # after the look, before the deletion
+                await staged.app.enqueue("job", "mail", tenant=ANNA)
+            if name == "without job" and what == "connections":
+                await staged.do(
+                    "insert into connections (id, tenant_id, provider_slug, external_id)"
+                    " values (gen_random_uuid(), %s, 'slack', 'new')",
+                    ANNA,
+                )
+
+        async with target_lock(staged.bench, erase.target(params)) as lock:
+            run: Any = LooseRun(staged.bench, "UC-loose000", lock)
+            with pytest.raises(Conflict, match=f"has {what} 1 that came meanwhile, and stay"):
+                await erase.run(params, run, step)
+        count = f"select count(*) from {what} where {'org_id' if what == 'job' else 'tenant_id'} = %s"
+        assert await staged.one(count, ANNA) == 1
+        assert await staged.one("select count(*) from tenants where id = %s", ANNA) == 1
+        assert (
+            await staged.one("select count(*) from job where org_id = %s and status = 'succeeded'", ANNA) == 0
+        )
 
 
 async def test_a_users_own_tables_go_in_the_order_of_their_foreign_keys(settings: Settings) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias
 from uuid import UUID
 
@@ -24,6 +25,14 @@ from holdfast.apps.system.settle import new_group, new_path
 
 Sieve: TypeAlias = Callable[[Any], Any]  # a batch of Arrow's, and what is left of it
 TRIES = 20  # at an archive that somebody else changes at the same time
+
+
+@dataclass(frozen=True)
+class Change:
+    """What rows become: `made_of` gets their values of some columns, and answers with what they are then."""
+
+    columns: tuple[str, ...]
+    made_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 async def exchange(
@@ -139,6 +148,29 @@ async def rewrite_without(
     raise OSError(f"the archive of {table} is changed by others all the time")
 
 
+async def rewrite_with(archive: Archive, table: str, change: Change, step: Step = unwatched) -> int:
+    """Changes rows of a table's archive, all files in one step; answers how many rows that were."""
+    for _ in range(TRIES):
+        await manifests.remove_gone(archive, table)
+        seen = await manifests.look(archive, table)
+        old, made, changed = list[Entry](), list[Entry](), 0
+        for entry in seen.manifest.files:
+            columns = [one.name for one in entry.columns if one.name in change.columns]
+            if entry.kind != "rows" or len(columns) < len(change.columns):
+                continue
+            with await manifests.opened(archive, entry) as file:
+                found = await asyncio.to_thread(_count_changes, file, change)
+            if found:
+                new = await remake(archive, table, [entry], _changing(change), step)
+                assert new is not None
+                old.append(entry)
+                made.append(new)
+                changed += found
+        if not old or await exchange(archive, seen, old, made, step):
+            return changed
+    raise OSError(f"the archive of {table} is changed by others all the time")
+
+
 async def remove_table(archive: Archive, table: str) -> int:
     """Removes all that is archived of a table: the files, then the manifest; answers how many files went."""
     folder = manifests.folder_of(table)
@@ -207,12 +239,42 @@ def _sieve(column: str, keys: Iterable[Any]) -> Sieve:
     return sieve
 
 
+def _changing(change: Change) -> Sieve:
+    """Lets everything through, changed."""
+    pa = parquet.pyarrow()
+
+    def sieve(batch: Any) -> Any:
+        if not batch.num_rows:
+            return batch
+        names = batch.schema.names
+        rows = zip(*(batch.column(name).to_pylist() for name in change.columns), strict=True)
+        changed = dict(zip(change.columns, zip(*map(change.made_of, rows), strict=True), strict=True))
+        arrays = [
+            pa.array(changed[name], batch.column(name).type) if name in changed else batch.column(name)
+            for name in names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+    return sieve
+
+
+def _count_changes(file: BinaryIO, change: Change) -> int:
+    return sum(change.made_of(row) != row for row in parquet.rows_of(file, change.columns))
+
+
 def _keys(file: BinaryIO, key: str, column: str, wanted: str | int) -> set[Any]:
-    return {row[0] for row in parquet.rows_of(file, [key, column]) if row[1] == wanted}
+    return {row[0] for row in parquet.rows_of(file, [key, column]) if _same(row[1], wanted)}
 
 
 def _count(file: BinaryIO, column: str, wanted: str | int) -> int:
-    return sum(value == wanted for (value,) in parquet.rows_of(file, [column]))
+    return sum(_same(value, wanted) for (value,) in parquet.rows_of(file, [column]))
+
+
+def _same(value: Any, wanted: str | int) -> bool:
+    """A text may have it in other letters, as in a table."""
+    if isinstance(value, str) and isinstance(wanted, str):
+        return value.lower() == wanted.lower()
+    return value == wanted
 
 
 def _as_stored(entry: Entry, column: str, value: str | int) -> str | int | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 from psycopg.sql import SQL, Composable, Composed
 
 from holdfast.apps.system import manifest as manifests
@@ -20,6 +21,7 @@ from holdfast.apps.system.executors import erase_queries as queries
 from holdfast.apps.system.parameters import UserCleanup
 from holdfast.apps.system.registry import Declared, Definition
 from holdfast.apps.system.source import name
+from holdfast.apps.system.types import JobType
 from holdfast.engine import intake
 from holdfast.errors import InvalidInput, NotFound
 
@@ -39,6 +41,20 @@ class Subject:
     def unmistakable(self) -> bool:
         """Whether the name is nobody else's, wherever it stands."""
         return len(self.value) >= 32
+
+    def forgotten(self, job: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Type, parameters and key of an archived job: one that was to erase the subject forgets whom."""
+        kind, told, key = job
+        given: Any = msgspec.json.decode(told) if kind == JobType.USER_CLEANUP and told else None
+        named: Any = cast("dict[str, Any]", given).get("subject") if isinstance(given, dict) else None
+        if not isinstance(named, dict) or not any(
+            word in self.words and str(value).lower() == self.value.lower()
+            for word, value in cast("dict[str, Any]", named).items()
+        ):
+            return job
+        given["subject"] = {self.word: "erased"}
+        kept = None if key and self.value.lower() in str(key).lower() else key
+        return kind, msgspec.json.encode(given).decode(), kept
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,8 @@
 Without cascade nothing is erased while the subject has open work, connections or archived rows: the job fails
 and counts them. With it, open work is called off, so that running handlers are told; then rows go in batches,
 in the order of foreign keys, or by the statement that an app declares for its own; then archives are written
-anew. Whoever comes in meanwhile is looked for at the end. Every step may be cut off: a new job goes on.
+anew. Whoever comes in meanwhile is looked for at the end: without cascade he stays, and the job fails. Every
+step may be cut off: a new job goes on.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from psycopg.errors import DeadlockDetected, ForeignKeyViolation, InsufficientPrivilege, SerializationFailure
-from psycopg.sql import SQL
+from psycopg.sql import SQL, Composed
 
 from holdfast.apps.system import archive_edits as edits
 from holdfast.apps.system import bench_queries, parquet
+from holdfast.apps.system import manifest as manifests
 from holdfast.apps.system.bench import Bench, Connection, Run
 from holdfast.apps.system.executors import erase_queries as queries
 from holdfast.apps.system.executors import retention
@@ -27,6 +29,7 @@ from holdfast.apps.system.places import Step, unwatched
 from holdfast.apps.system.settle import settle
 from holdfast.apps.system.source import name, source_of
 from holdfast.apps.system.subject import Place, Subject, archives_of, places_of, subject_of
+from holdfast.engine.ledger import Ledger
 from holdfast.engine.outcomes import Snooze
 from holdfast.engine.values import Filter
 from holdfast.engine.words import safe
@@ -34,6 +37,7 @@ from holdfast.errors import Conflict, NotAllowed
 
 BATCH = 1000  # rows in one transaction
 ROUNDS = 5  # until a subject that goes on sending is told to stop
+TELLING = ("job_type", "parameters", "idempotency_key")  # the columns of a job that may name a subject
 TAKEN_WAIT = 5.0  # seconds until it looks again whether the ledgers are free
 
 
@@ -70,15 +74,20 @@ async def run(params: UserCleanup, run: Run, step: Step = unwatched) -> str | Sn
             cancelled = await _cancel(conn, run, subject, places) if params.cascade else 0
             gone += Counter({"cancelled": cancelled})
             await step("cancelled")
-            gone += await _erase(conn, run, subject, places, step)
+            gone += await _erase(conn, run, params, places, step)
+            if not params.cascade:
+                await _must_have_no_more(conn, subject, places)
             if not (there := await _there(conn, subject, places)):
                 break
             if not left:
                 raise Conflict(what="the subject", message=f"is still sending: {_told(there)} came meanwhile")
         await step("erased")
+        archives = await archives_of(bench, subject)  # a flush that had lost its target may have come late
+        await _settle(conn, bench, archives)
         archived = await _rewrite(run, subject, archives, step)
         await step("rewritten")
         await _forget(conn, bench, subject)
+        await _forget_archived(conn, bench, subject)
         await step("forgotten")
     finally:
         await asyncio.shield(conn.close())
@@ -87,8 +96,8 @@ async def run(params: UserCleanup, run: Run, step: Step = unwatched) -> str | Sn
 
 async def _alone(run: Run, bench: Bench, places: Sequence[Place]) -> bool:
     """Keeps the subject's ledgers to us as well: a flush might just be writing his rows into a file."""
-    names = sorted(place.declared.name for place in places if place.declared.kind == "ledger")
-    for one in names:
+    names = {place.declared.name for place in places if place.declared.kind == "ledger"}
+    for one in sorted({*names, NAME}):  # the jobs that were to erase him name him, too
         told = {"target": f"holdfast system {bench.registry.called(one)}"}
         row = await (await run.lock.execute(bench_queries.LOCK, told)).fetchone()
         if not (row and row[0]):
@@ -115,12 +124,7 @@ async def _must_be_done(
     archives: Sequence[tuple[str, str]],
 ) -> None:
     """Refuses to erase somebody who is not done with; tells what there is, by table."""
-    found: Counter[str] = Counter()
-    for place in places:
-        if place.declared.live:
-            found[place.declared.name] += await _count(conn, place, subject)
-        elif place.declared.kind == "ledger":
-            found[place.declared.name] += await _open(conn, place, subject)
+    found = await _standing(conn, subject, places)
     for table, column in archives:
         found[f"the archive of {table}"] += await edits.count_where(
             bench.archive, table, column, subject.value
@@ -128,6 +132,24 @@ async def _must_be_done(
     if found := +found:
         message = f"has {_told(found)}: nothing was erased; with cascade that goes as well"
         raise Conflict(what="the subject", message=message)
+
+
+async def _must_have_no_more(conn: Connection, subject: Subject, places: Sequence[Place]) -> None:
+    """Refuses to go on with somebody of whom something has come since we have looked."""
+    if found := await _standing(conn, subject, places):
+        message = f"has {_told(found)} that came meanwhile, and stay; with cascade that goes as well"
+        raise Conflict(what="the subject", message=message)
+
+
+async def _standing(conn: Connection, subject: Subject, places: Sequence[Place]) -> Counter[str]:
+    """What only goes with cascade, by table: unfinished work, and what is in use."""
+    found: Counter[str] = Counter()
+    for place in places:
+        if place.declared.live:
+            found[place.declared.name] += await _count(conn, place, subject)
+        elif place.declared.kind == "ledger":
+            found[place.declared.name] += await _open(conn, place, subject)
+    return +found
 
 
 async def _count(conn: Connection, place: Place, subject: Subject) -> int:
@@ -138,19 +160,27 @@ async def _count(conn: Connection, place: Place, subject: Subject) -> int:
 
 async def _open(conn: Connection, place: Place, subject: Subject) -> int:
     """How many rows of the subject have not ended."""
-    ledger = place.declared.ledger
-    assert ledger is not None
+    unfinished, given = _unfinished(_ledger(place))
+    cursor = await conn.execute(place.render(queries.COUNT, unfinished), {**given, "value": subject.value})
+    ((count,),) = await cursor.fetchall()
+    return count
+
+
+def _unfinished(ledger: Ledger) -> tuple[Composed, dict[str, Any]]:
+    """That the row t has not ended, or is tried again by itself; and what that condition asks for."""
     words = {"state": name(ledger.state), "state_type": SQL(safe(ledger.state_type))}
     unfinished = SQL(queries.OPEN).format(**words)
     again = [SQL("not ({})").format(one) for one in retention.ended(ledger)]
-    query = place.render(queries.COUNT, SQL("({})").format(SQL(" or ").join([unfinished, *again])))
     given = {
-        "value": subject.value,
         "ends": list(ledger.ends),
         "claimable": [state for state in ledger.ends if state in ledger.lifecycle.claimable],
     }
-    ((count,),) = await (await conn.execute(query, given)).fetchall()
-    return count
+    return SQL("({})").format(SQL(" or ").join([unfinished, *again])), given
+
+
+def _ledger(place: Place) -> Ledger:
+    assert place.declared.ledger is not None
+    return place.declared.ledger
 
 
 async def _there(conn: Connection, subject: Subject, places: Sequence[Place]) -> Counter[str]:
@@ -173,30 +203,37 @@ async def _cancel(conn: Connection, run: Run, subject: Subject, places: Sequence
 
 
 async def _erase(
-    conn: Connection, run: Run, subject: Subject, places: Sequence[Place], step: Step
+    conn: Connection, run: Run, params: UserCleanup, places: Sequence[Place], step: Step
 ) -> Counter[str]:
-    """Removes the rows: by an app's own statement where it has one, else batch by batch."""
+    """Removes the rows: by an app's own statement where it has one, else batch by batch.
+
+    Without cascade only what has ended, and whatever does not take with it what has not.
+    """
     gone: Counter[str] = Counter()
+    subject, standing = subject_of(params), () if params.cascade else places
     own = {app: by[subject.word] for app, by in run.bench.registry.erasures.items() if subject.word in by}
     for app, statement in own.items():
-        gone += await _by_the_app(conn, app, statement, subject)
+        gone += await _by_the_app(conn, app, statement, subject, standing)
         await run.progress(gone.total(), None, "rows")
     for place in places:
         if place.declared.app in own:
             continue
-        while batch := await _delete(conn, run.bench, place, subject):
+        while batch := await _delete(conn, run.bench, place, subject, standing):
             gone[place.declared.name] += batch
             await run.progress(gone.total(), None, "rows")
         await step(f"without {place.declared.name}")
     return gone
 
 
-async def _by_the_app(conn: Connection, app: str, statement: Any, subject: Subject) -> Counter[str]:
+async def _by_the_app(
+    conn: Connection, app: str, statement: Any, subject: Subject, standing: Sequence[Place]
+) -> Counter[str]:
     """What an app erases itself, in one transaction; begun again when somebody came in between."""
     for _ in range(ROUNDS):
         try:
             async with conn.transaction():
                 await conn.execute(retention.queries.PATIENT)
+                await _must_have_no_more(conn, subject, standing)
                 ((counts,),) = await (await conn.execute(statement, {"value": subject.value})).fetchall()
             return +Counter({str(table): int(count) for table, count in counts.items()})
         except (SerializationFailure, DeadlockDetected):
@@ -208,15 +245,27 @@ async def _by_the_app(conn: Connection, app: str, statement: Any, subject: Subje
     raise Conflict(what="the subject", message=f"is still sending to {app}: try again later")
 
 
-async def _delete(conn: Connection, bench: Bench, place: Place, subject: Subject) -> int:
-    """Removes one batch; answers how many rows that were."""
+async def _delete(
+    conn: Connection, bench: Bench, place: Place, subject: Subject, standing: Sequence[Place]
+) -> int:
+    """Removes one batch; answers how many rows that were.
+
+    Where something may stand in the way it is looked for once the rows are held: nobody refers to them then.
+    """
+    given: dict[str, Any] = {"value": subject.value, "batch": BATCH}
+    more: list[Composed] = []
     try:
         async with conn.transaction():
             await conn.execute(retention.queries.PATIENT)
             await conn.execute(SQL(retention.queries.HOLD).format(table=place.table))
             await bench.registry.must_be(conn, place.declared, place.definition)
-            given = {"value": subject.value, "batch": BATCH}
-            return (await conn.execute(place.render(queries.DELETE), given)).rowcount
+            if standing and place.declared.kind == "ledger":
+                unfinished, asked = _unfinished(_ledger(place))
+                more, given = [SQL("not {}").format(unfinished)], {**given, **asked}
+            elif standing:
+                await conn.execute(place.render(queries.HOLD), given)
+                await _must_have_no_more(conn, subject, standing)
+            return (await conn.execute(place.render(queries.DELETE, *more), given)).rowcount
     except ForeignKeyViolation as error:
         message = f"rows of the subject are referred to: {error.diag.message_primary}"
         raise Conflict(what=place.declared.table, message=message) from None
@@ -242,6 +291,14 @@ async def _forget(conn: Connection, bench: Bench, subject: Subject) -> None:
         await conn.execute(queries.FORGET_AUDIT, given)
         if subject.unmistakable:
             await conn.execute(queries.FORGET_MENTIONS, given)
+
+
+async def _forget_archived(conn: Connection, bench: Bench, subject: Subject) -> None:
+    """The same in what is archived of the jobs."""
+    declared = bench.registry.ledger(NAME)
+    if await bench.archive.list(manifests.folder_of(declared.table)):
+        await settle(conn, bench.archive, await source_of(conn, bench.registry, declared))
+        await edits.rewrite_with(bench.archive, declared.table, edits.Change(TELLING, subject.forgotten))
 
 
 # -- what is told ----------------------------------------------------------------------------------------

@@ -11,6 +11,9 @@ COUNT: LiteralString = "select count(*) from {table} as t where {condition}"
 # Not in an end; or in one from which it is tried again by itself.
 OPEN: LiteralString = "t.{state} <> all(%(ends)s::text[]::{state_type}[])"
 
+# Nobody can begin to refer to these any more.
+HOLD: LiteralString = "select from {table} as t where {condition} limit %(batch)s for update of t"
+
 DELETE: LiteralString = """
 with picked as materialized (
     select {key} from {table} as t where {condition} limit %(batch)s for update of t
