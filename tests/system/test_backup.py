@@ -238,6 +238,56 @@ async def test_a_location_outside_the_roots_is_refused(
     assert written(outside) == []
 
 
+@pytest.mark.parametrize("kind", ["backup", "restore"])
+@pytest.mark.parametrize(
+    "location",
+    [
+        "n" * 241,
+        "ö" * 121,
+        "a/" + "n" * 300,
+        "n" * 5000,
+        "/".join("n" * 3000),
+        "letter/a",
+        "letter/a/b",
+        "\ud800",
+    ],
+)
+async def test_a_location_that_no_file_system_takes_is_refused(
+    settings: Settings, shop: None, tmp_path: Path, kind: str, location: str
+) -> None:
+    """Y-34; bad input: too long a name, or one below a file: refused at create, and nothing is written."""
+    root = tmp_path / "backups"
+    root.mkdir()
+    (root / "letter").touch()
+    params = {"schema": "shop"} if kind == "backup" else {"target_schema": "shop"}
+    async with stage(settings, tmp_path) as on:
+        with pytest.raises(NotAllowed):
+            resolve_location(on.bench.settings, location)
+        with pytest.raises((NotAllowed, InvalidInput)):
+            await on.create(kind, params | {"backup_location": location})
+        assert await on.one("select count(*) from system.jobs") == 0
+    assert written(root) == ["letter"]
+
+
+async def test_a_backup_is_made_where_it_is_found_again(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path
+) -> None:
+    """Y-34; bad input: inside another backup or deeper than one looks; what is there can be restored."""
+    async with stage(settings, tmp_path) as on:
+        for location in ("n" * 240, "a/b/c/d"):
+            await back_up(on.bench, "shop", location)
+        for location in ("a/b/c/d/e", "n" * 240 + "/a", "1/2/3/4/5"):
+            with pytest.raises(NotAllowed, match=r"inside another backup|too deep"):
+                await on.create("backup", {"schema": "shop", "backup_location": location})
+        assert sorted(info.name for info in list_backups(on.bench.settings)) == ["a/b/c/d", "n" * 240]
+        # Once such a place was good enough.
+        deep = tmp_path / "backups" / "n" / "1" / "2" / "3" / "4"
+        deep.mkdir(parents=True)
+        (tmp_path / "backups" / "a" / "b" / "c" / "d").rename(deep / "d")
+        await bring_back(on.bench, "n/1/2/3/4/d", "copy")
+        assert await sums(conn, "copy") == await sums(conn, "shop")
+
+
 def test_locations_lie_below_a_root(settings: Settings, tmp_path: Path) -> None:
     """Y-34: relative ones below the first; absolute ones below any; roots may be links themselves."""
     real, second = tmp_path / "real", tmp_path / "second"

@@ -31,6 +31,7 @@ VERSION = 1
 LEVEL = 3  # of zstd: as quick as the disk, and a fifth of the size
 CHUNK = 2**20
 DEEPEST = 4  # folders below a root that are looked into for backups
+LONGEST, LONGEST_PATH = 240, 4000  # bytes that a name, and a whole path, may have: what we add must fit, too
 _HEAD = re.compile(rb'\{\n  "sum": "([0-9a-f]{64})",\n')
 
 
@@ -124,11 +125,49 @@ def resolve_location(settings: Settings, text: str) -> Path:
                 place = real / wanted.relative_to(start)
                 if any(part.startswith(".") for part in place.relative_to(real).parts):
                     raise NotAllowed(message=f"{text!r} is hidden: name a folder that begins with no dot")
+                _refuse_impossible(text, real, place)
                 if Path(os.path.realpath(place)) != place:
                     raise NotAllowed(message=f"{text!r} leads through a link: name the folder itself")
                 return place
     listed = ", ".join(map(str, roots))
     raise NotAllowed(message=f"{text!r} is not in a folder for backups: they lie below {listed}")
+
+
+def new_location(settings: Settings, text: str) -> Path:
+    """The folder for a new backup: free, where it will be found again, and inside no other backup."""
+    place = resolve_location(settings, text)
+    for root in backup_roots(settings):
+        real = Path(os.path.realpath(root))
+        if not place.is_relative_to(real):
+            continue
+        parts = place.relative_to(real).parts
+        if len(parts) > DEEPEST:
+            raise NotAllowed(
+                message=f"{text!r} lies too deep: backups are looked for {DEEPEST} folders below {root}"
+            )
+        for above in (real.joinpath(*parts[:depth]) for depth in range(1, len(parts))):
+            if os.path.lexists(above / MANIFEST):
+                raise NotAllowed(message=f"{text!r} is inside another backup, {above}: name another place")
+    refuse_taken(place)
+    return place
+
+
+def _refuse_impossible(text: str, root: Path, place: Path) -> None:
+    """`NotAllowed` for what no file system takes: names that are too long, folders below a file."""
+    try:
+        names = [os.fsencode(part) for part in place.relative_to(root).parts]
+    except UnicodeEncodeError:
+        raise NotAllowed(message=f"{text!r} cannot be the name of a folder") from None
+    if max(map(len, names)) > LONGEST or len(os.fsencode(place)) > LONGEST_PATH:
+        raise NotAllowed(
+            message=f"{text[:40]!r}… is too long: a folder's name may have {LONGEST} bytes, and all of them "
+            f"together {LONGEST_PATH}"
+        )
+    for above in place.parents:
+        if above == root:
+            break
+        if os.path.lexists(above) and not above.is_dir():
+            raise NotAllowed(message=f"{text!r} lies below {above}, which is no folder")
 
 
 def refuse_taken(place: Path) -> None:

@@ -45,7 +45,7 @@ def target(params: Backup) -> str:
 async def check(params: Backup, bench: Bench) -> None:
     """Refuses a backup that could not be made, or not be restored; writes nothing."""
     contents.refuse_system("schema", params.schema)
-    backups.refuse_taken(backups.resolve_location(bench.settings, params.backup_location))
+    backups.new_location(bench.settings, params.backup_location)
     if params.compression == "zstd":
         backups.require_zstd()
     server_of(bench.database, name="holdfast backup")
@@ -114,7 +114,7 @@ async def run(params: Backup, run: Run, step: Step = no_step) -> str:
     async with target_lock(bench, f"backup {place}") as mine:
         if mine is None:
             raise TargetExists(message=f"another backup is being written to {place}")
-        backups.refuse_taken(place)
+        backups.new_location(bench.settings, params.backup_location)
         await _remove_leftovers(bench, place)
         folder = backups.partial(place)
         backups.make_folder(bench.settings, folder)
