@@ -79,3 +79,18 @@ def test_what_cannot_be_asked_is_one_sentence(
 def test_an_archive_that_is_not_there_is_empty(holdfast: Run) -> None:
     """Y-25: and no database is needed."""
     assert holdfast("archive", "list", "--json", bare=True).data == []
+
+
+def test_an_archive_that_cannot_be_read_is_one_sentence(holdfast: Run, flushed: None, folder: Path) -> None:
+    """Y-26: no trace, and exit code 1; a bucket may be away, or a file."""
+    for path in (folder / "home" / "archive" / "job").glob("*.parquet"):
+        path.unlink()
+    done = holdfast("archive", "query", "select * from job")
+    assert (done.code, done.out) == (1, "")
+    assert "the archive does not answer: " in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_time_that_is_longer_than_any_clock_is_no_mistake(holdfast: Run, flushed: None) -> None:
+    """Y-26."""
+    assert holdfast("archive", "query", "select 1", "--timeout", "999999999999d").code == 0

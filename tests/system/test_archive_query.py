@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.apps.system import archive_query, parquet
 from holdfast.apps.system.archive_query import archived, query
+from holdfast.apps.system.places import open_archive
 from holdfast.db.pool import Connection
 from holdfast.db.settings import Settings
 from holdfast.errors import Conflict, InvalidInput, MissingExtra
@@ -106,6 +107,8 @@ async def test_an_answer_is_cut_after_so_many_rows(here: Place) -> None:
         "pragma database_list",
         "call pragma_version()",
         "explain analyze select 1",
+        "show tables",
+        " SHOW ALL TABLES",
         "begin",
     ],
 )
@@ -149,6 +152,28 @@ async def test_bad_sql_is_refused_with_duckdbs_words_and_without_a_path(
     assert caught.value.__suppress_context__ or caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    ("sql", "name"), [("select * from nothing", "nothing"), ("select 1 from x.tasks", "x.tasks")]
+)
+async def test_a_table_of_which_nothing_is_archived_is_told_with_those_that_are(
+    here: Place, sql: str, name: str
+) -> None:
+    """Y-26: in our words, whatever DuckDB would have proposed."""
+    with pytest.raises(InvalidInput, match=rf"^sql: nothing of {name} is archived yet; there are .*\bjob\b"):
+        await query(here.archive, sql)
+
+
+async def test_a_time_that_is_longer_than_any_clock_is_the_longest(here: Place) -> None:
+    """Y-26."""
+    assert (await query(here.archive, "select 1", seconds=1e17)).rows == ((1,),)
+
+
+async def test_an_empty_archive_says_that_it_is(tmp_path: Path) -> None:
+    """Y-26."""
+    with pytest.raises(InvalidInput, match="nothing of job is archived yet; the archive is empty"):
+        await query(open_archive(tmp_path.as_uri()), "select * from job")
+
+
 async def test_a_statement_tells_nothing_of_where_the_files_are(here: Place, tmp_path: Path) -> None:
     """Views and settings name no path."""
     for sql in (
@@ -190,8 +215,6 @@ async def test_many_files_are_read_by_their_paths(here: Place, monkeypatch: pyte
 
 async def test_an_archive_that_is_not_there_has_no_tables(tmp_path: Path) -> None:
     """Y-25."""
-    from holdfast.apps.system.places import open_archive
-
     empty = open_archive((tmp_path / "none").as_uri())
     assert await archived(empty) == []
     assert (await query(empty, "select 1")).rows == ((1,),)

@@ -5,6 +5,7 @@ Y-4, Y-37, Y-38 and Y-40 as the API tells them, and every row of bad input.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from datetime import datetime
@@ -17,6 +18,7 @@ from api.kit import A, Served, streaming, working
 from holdfast import Settings
 from holdfast.apps.system.bench import log_of
 from holdfast.apps.system.parameters import TYPES
+from holdfast.apps.system.places import Folder
 from system.face import ENDS, JOBS, application, audit, jobs, put, serving, tell
 
 FLUSH = {"type": "flush", "parameters": {"ledger": "job"}}
@@ -483,6 +485,22 @@ def test_a_flush_done_by_a_worker_is_in_the_archive(served: Served) -> None:
     found = {one["table"]: one for one in ask(served, "/api/system/archive")["tables"]}
     assert (found["job"]["rows"], found["job"]["files"]) == (1, 1)
     assert found["job"]["bytes"] > 0
+
+
+def test_an_archive_that_does_not_answer_is_503_with_a_sentence(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y-38: a bucket may be away; that is no mistake of ours."""
+
+    async def away(*_: Any) -> list[str]:
+        raise OSError(errno.EIO, "503 from the bucket", "job/manifest.json")
+
+    monkeypatch.setattr(Folder, "list", away)
+    told = ask(served, "/api/system/archive", 503)
+    assert (told["code"], told["detail"]) == (
+        "UNAVAILABLE",
+        "the archive does not answer: 503 from the bucket",
+    )
 
 
 def test_backups_are_listed_and_a_broken_one_says_so(served: Served) -> None:

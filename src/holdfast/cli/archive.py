@@ -60,10 +60,12 @@ def _settled(app: str | None) -> Holdfast:
 async def _list(app: Holdfast) -> list[Archived]:
     from holdfast.apps.system import archive_query, places
 
-    return await archive_query.archived(places.archive_of(app.settings))
+    with places.answering():
+        return await archive_query.archived(places.archive_of(app.settings))
 
 
 async def _query(app: Holdfast, sql: str, limit: int, seconds: float) -> Answer:
     from holdfast.apps.system import archive_query, places
 
-    return await archive_query.query(places.archive_of(app.settings), sql, rows=limit, seconds=seconds)
+    with places.answering():
+        return await archive_query.query(places.archive_of(app.settings), sql, rows=limit, seconds=seconds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -115,7 +116,7 @@ async def _ask(duckdb: Any, tables: Tables, sql: str, rows: int, seconds: float)
         with contextlib.suppress(duckdb.Error):  # it has just ended
             conn.interrupt()
 
-    timer = threading.Timer(seconds, stop)
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop)
     timer.start()
     try:
         return await asyncio.shield(
@@ -130,7 +131,7 @@ async def _ask(duckdb: Any, tables: Tables, sql: str, rows: int, seconds: float)
         if any(file is path and not path.exists() for files in tables.values() for path, file, _ in files):
             raise FileNotFoundError from None
         if isinstance(error, duckdb.Error):
-            raise InvalidInput(field="sql", message=_said(error)) from None
+            raise InvalidInput(field="sql", message=_said(error, sorted(tables))) from None
         raise Conflict(what="the archive", message="has a file that cannot be read") from None
     finally:
         timer.cancel()
@@ -143,7 +144,8 @@ def _run(duckdb: Any, conn: Any, tables: Tables, sql: str, rows: int) -> Answer:
         for statement in queries.CLOSED:
             conn.execute(statement)
         statements = conn.extract_statements(sql)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        shown = re.match(r"\s*show\b", sql, re.IGNORECASE)  # a SELECT to DuckDB, of names that are its own
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT or shown:
             raise InvalidInput(field="sql", message="must be one SELECT, and nothing else")
         found = conn.sql(sql)
         reader = getattr(found, "to_arrow_reader", None) or found.fetch_record_batch  # the older name
@@ -199,8 +201,11 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _said(error: Exception) -> str:
-    """The first line of what DuckDB says, which repeats the statement below it."""
+def _said(error: Exception, known: Sequence[str]) -> str:
+    """The first line of what DuckDB says, which repeats the statement below it; of a table our own words."""
+    if missing := re.search(r'Table with name "?([^"\s]{1,200}?)"? does not exist', str(error)):
+        told = f"there are {', '.join(known)}" if known else "the archive is empty"
+        return f"nothing of {missing[1]} is archived yet; {told}"
     return str(error).strip().partition("\n")[0][:500]
 
 

@@ -8,7 +8,8 @@ job tries that again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -18,8 +19,39 @@ from holdfast.apps.system.place_folder import Folder
 from holdfast.apps.system.place_keys import Kept, Step, is_key, unwatched, wrong
 from holdfast.db.settings import Settings
 from holdfast.db.system_settings import archive_url
+from holdfast.errors import HoldfastError
 
-__all__ = ["Archive", "Bucket", "Folder", "Kept", "Step", "archive_of", "open_archive", "unwatched"]
+__all__ = [
+    "Archive",
+    "ArchiveUnavailable",
+    "Bucket",
+    "Folder",
+    "Kept",
+    "Step",
+    "answering",
+    "archive_of",
+    "open_archive",
+    "unwatched",
+]
+
+
+class ArchiveUnavailable(HoldfastError):
+    """the archive does not answer: {message}
+
+    The folder or bucket cannot be reached, or not be read; trying again later may help.
+    """
+
+    code = "UNAVAILABLE"
+    status = 503
+
+
+@contextmanager
+def answering() -> Generator[None]:
+    """For whoever is asked by a person: an archive that is away is told in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveUnavailable(message=error.strerror or str(error) or type(error).__name__) from error
 
 
 class Archive(Protocol):

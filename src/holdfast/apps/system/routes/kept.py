@@ -13,6 +13,7 @@ from holdfast.apps.system.answers import Answered, Backups, Said, ShownArchive, 
 from holdfast.apps.system.archive_query import archived
 from holdfast.apps.system.backups import list_backups
 from holdfast.apps.system.bench import bench_of
+from holdfast.apps.system.places import answering
 from holdfast.apps.system.routes.common import TAG, WORDS, Administering, Reading, detailed
 from holdfast.db.system_settings import archive_url
 
@@ -23,7 +24,8 @@ router = APIRouter(prefix="/system", tags=[TAG])
 async def get_archive(_: Reading, site: Here) -> ShownArchive:
     """The archived tables with their files, rows and bytes, as the manifests tell it."""
     place = archive_url(site.settings).partition("?")[0]
-    return ShownArchive.of(place, await archived(bench_of(site).archive))
+    with answering():
+        return ShownArchive.of(place, await archived(bench_of(site).archive))
 
 
 @router.get("/backups", summary="List backups")
