@@ -6,11 +6,13 @@ The table is compared with the routes that there are, so that a new one without 
 from __future__ import annotations
 
 import re
+import secrets
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date as calendar
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -183,6 +185,22 @@ def message(rest: str = "") -> Callable[[Served], str]:
     return make
 
 
+def system_job(rest: str = "", *, ended: bool = False) -> Callable[[Served], str]:
+    """The address of a system job that was just made."""
+
+    def path(served: Served) -> str:
+        made, end = f"FL-{secrets.token_hex(4)}", ("failed", 1) if ended else ("queued", None)
+        served.query(
+            "insert into system.jobs (id, job_type, parameters, status, finished_at)"
+            " values (%s, 'flush', '{\"ledger\": \"tasks\"}', %s, %s)",
+            made,
+            *end,
+        )
+        return f"/api/system/jobs/{made}{rest}"
+
+    return path
+
+
 MADE = 201
 ASKED = 202
 FILTER = {"filter": {"kind": "nothing-like-it"}}
@@ -190,6 +208,7 @@ SHORT = {"seconds": 0.05}
 JOB = "/api/ledgers/{ledger}"
 CONNECTORS = "/api/connectors"
 SCHEDULES = "/api/schedules"
+SYSTEM = "/api/system"
 DAY = f"{SCHEDULES}/days/{{user_id}}/{{date}}"
 NO_USERS = ("tenant reader", "tenant", "other tenant")
 READ_USER = Access(OPERATORS, missing=NO_USERS)
@@ -336,16 +355,42 @@ TRIES: dict[tuple[str, str], list[Try]] = {
     ("GET", f"{SCHEDULES}/notifications/{{id}}"): [Try(READ_USER, message())],
     ("POST", f"{SCHEDULES}/notifications/{{id}}/resend"): [Try(ACT_USER, message("/resend"))],
     ("DELETE", f"{SCHEDULES}/users/{{user_id}}"): [Try(ADMIN, f"{SCHEDULES}/users/42")],
+    ("GET", f"{SYSTEM}/types"): [Try(OPERATE, f"{SYSTEM}/types")],
+    ("GET", f"{SYSTEM}/archive"): [Try(OPERATE, f"{SYSTEM}/archive")],
+    ("GET", f"{SYSTEM}/backups"): [Try(OPERATE, f"{SYSTEM}/backups")],
+    ("POST", f"{SYSTEM}/sql"): [Try(ADMIN, f"{SYSTEM}/sql", {"statement": "show jobs"})],
+    ("GET", f"{SYSTEM}/jobs"): [Try(OPERATE, f"{SYSTEM}/jobs")],
+    ("POST", f"{SYSTEM}/jobs"): [
+        Try(
+            replace(OPERATE_ACT, status=MADE),
+            f"{SYSTEM}/jobs",
+            {"type": "flush", "parameters": {"ledger": "tasks"}},
+        ),
+        Try(  # what is gone for good
+            replace(ADMIN, status=MADE),
+            f"{SYSTEM}/jobs",
+            {"type": "retention", "parameters": {"ledger": "tasks", "retention_hours": 1}},
+        ),
+    ],
+    ("GET", f"{SYSTEM}/jobs/{{id}}"): [Try(OPERATE, system_job())],
+    ("GET", f"{SYSTEM}/jobs/{{id}}/logs"): [Try(OPERATE, system_job("/logs"))],
+    ("GET", f"{SYSTEM}/jobs/{{id}}/logs/stream"): [
+        Try(OPERATE, system_job("/logs/stream", ended=True), params=SHORT)
+    ],
+    ("POST", f"{SYSTEM}/jobs/{{id}}/cancel"): [Try(OPERATE_ACT, system_job("/cancel"))],
+    ("POST", f"{SYSTEM}/jobs/{{id}}/retry"): [
+        Try(replace(OPERATE_ACT, status=MADE), system_job("/retry", ended=True))
+    ],
 }
 
 
 @pytest.fixture
-def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
     """A server that lets wrong credentials be tried often, and knows both tenants."""
     monkeypatch.setattr(limits, "FAILURES", 100_000)
     github = ProviderSettings(client_id="x", client_secret="y", webhook_secret="a secret of webhooks")
     uris = ("https://app.example/callback",)
-    settings = replace(settings, providers={"github": github}, oauth_redirect_uris=uris)
+    settings = replace(settings, providers={"github": github}, oauth_redirect_uris=uris, home=tmp_path)
     with served_app(settings, api_of(Holdfast(settings))) as served:
         served.query("insert into tenants (id, name) values (%s, 'A'), (%s, 'B')", A, B)
         yield served

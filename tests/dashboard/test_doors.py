@@ -69,6 +69,15 @@ PAGES: dict[tuple[str, str], tuple[tuple[str | None, ...], str, dict[str, str]]]
     ("GET", "/schedules/notifications"): (OPERATORS, "/schedules/notifications", {}),
     ("GET", "/schedules/notifications/{id:path}"): (OPERATORS, "/schedules/notifications/{message}", {}),
     ("POST", "/schedules/notifications/{id:path}"): (ACTORS, "/schedules/notifications/{failed}", {}),
+    ("GET", "/system"): (OPERATORS, "/system", {}),
+    ("GET", "/system/jobs/{id}"): (OPERATORS, "/system/jobs/{system_job}", {}),
+    ("POST", "/system/jobs/{id}"): (ACTORS, "/system/jobs/{system_job}", {"verb": "cancel"}),
+    ("GET", "/system/new"): (ACTORS, "/system/new", {}),
+    ("GET", "/system/new/{type}"): (ACTORS, "/system/new/flush", {}),
+    ("POST", "/system/new/{type}"): (ACTORS, "/system/new/flush", {"ledger": "tasks"}),
+    ("GET", "/system/archive"): (OPERATORS, "/system/archive", {}),
+    ("GET", "/system/backups"): (OPERATORS, "/system/backups", {}),
+    ("POST", "/system/backups"): (ACTORS, "/system/backups", {"name": "none"}),
     ("GET", "/docs"): (OPEN, "/docs", {}),
     ("GET", "/login"): (OPEN, "/login", {}),
     ("POST", "/login"): (OPEN, "/login", {"token": "{token}"}),
@@ -89,7 +98,12 @@ def scheduled(served: Served) -> dict[str, Callable[[], str]]:
     """What stands in the addresses of schedules; what an order changes is made anew for each."""
     told = story(served)
     waiting = "insert into schedule_ingest.capture_session (user_id) values (42) returning id::text"
+    job = (
+        "insert into system.jobs (id, job_type, status)"
+        " values ('FL-' || substr(md5(random()::text), 1, 8), 'flush', 'queued') returning id"
+    )
     return {
+        "system_job": lambda: served.query(job)[0][0],
         "capture": lambda: str(told.first),
         "waiting": lambda: served.query(waiting)[0][0],
         "day": lambda: f"{ANA}/{DAY}",

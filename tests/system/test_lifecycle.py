@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,6 +141,7 @@ def replace_key(ledger: Ledger, key: Key) -> Ledger:
         ("flush", None, {}, "parameters"),
         ("flush", {"ledger": "tasks", "olderthan": 3}, {}, "olderthan"),
         ("flush", {}, {}, "ledger"),
+        ("flush", {"ledger": reduce(lambda inner, _: [inner], range(5000), [])}, {}, "parameters"),
         ("flush", {"ledger": 7}, {}, "ledger"),
         ("retention", {"ledger": "tasks", "retention_hours": 0}, {}, "retention_hours"),
         ("retention", {"ledger": "tasks", "retention_hours": 1, "batch_size": 0}, {}, "batch_size"),

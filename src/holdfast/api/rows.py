@@ -36,7 +36,7 @@ orders = APIRouter(prefix="/api/ledgers/{ledger}", tags=["orders"])
 class _Id(Convertor[str]):
     """An id as a part of an address. It may have any character, but does not end like what is asked of it."""
 
-    regex = r"(?!.*/(?:timeline|explain|wait|cancel|requeue)$).+"
+    regex = r"(?!.*/(?:timeline|explain|wait|cancel|requeue|resend)$).+"
 
     def convert(self, value: str) -> str:
         return value

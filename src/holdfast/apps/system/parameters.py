@@ -140,7 +140,10 @@ def read(kind: JobType, given: Any) -> Parameters:
     """
     if not isinstance(given, Mapping):
         raise InvalidInput(field="parameters", message=f"must be an object, not {_word(given)}")
-    _must_be_storable("parameters", given)
+    try:
+        _must_be_storable("parameters", given)
+    except RecursionError:
+        raise InvalidInput(field="parameters", message="is nested too deeply") from None
     try:
         return msgspec.convert(dict(given), TYPES[kind])  # pyright: ignore[reportUnknownArgumentType]
     except msgspec.ValidationError as error:
@@ -166,7 +169,7 @@ def _must_be_storable(field: str, value: Any) -> None:
         case Mapping():
             for name, one in cast("Mapping[Any, Any]", value).items():
                 _must_be_storable(field, name)
-                _must_be_storable(str(name), one)
+                _must_be_storable(str(name) if field == "parameters" else f"{field}.{name}", one)
         case list() | tuple():
             for one in cast("list[Any]", value):
                 _must_be_storable(field, one)

@@ -20,7 +20,7 @@ NotificationId = Annotated[
 ]
 
 
-@router.get("/{id:path}", summary="Get a message")
+@router.get("/{id:row}", summary="Get a message")
 async def get_notification(id: NotificationId, caller: Reader, site: Here) -> ShownNotification:
     """One message, with every try to send it. Lists of them are those of any ledger."""
     async with site.connection() as conn:
