@@ -55,10 +55,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `gone` are files that no longer count and may still be there: whoever comes next removes them. `serial`
     grows when something is removed that no manifest has named, so that its writer cannot name it any more.
+    `owner` is the database and schema whose rows these are: nobody else may judge by his own table.
     """
 
     table: str
     version: int = VERSION
+    owner: str | None = None
     serial: int = 0
     files: tuple[Entry, ...] = ()
     gone: tuple[str, ...] = ()
@@ -133,6 +135,30 @@ async def update(archive: Archive, table: str, change: Callable[[Manifest], Mani
         if changed == seen.manifest or await exchange(archive, seen, changed):
             return changed
     raise OSError(f"the manifest of {table} is changed by others all the time")
+
+
+async def must_be_of(archive: Archive, table: str, owner: str | None) -> None:
+    """Refuses an archive that is another's, by `Conflict`."""
+    _compared(await read(archive, table), owner)
+
+
+async def claim(archive: Archive, table: str, owner: str | None) -> None:
+    """The same, and makes one that is nobody's ours: before the first file is there for others to see."""
+
+    def claimed(manifest: Manifest) -> Manifest:
+        _compared(manifest, owner)
+        return msgspec.structs.replace(manifest, owner=manifest.owner or owner)
+
+    await update(archive, table, claimed)
+
+
+def _compared(manifest: Manifest, owner: str | None) -> None:
+    if None not in (manifest.owner, owner) and manifest.owner != owner:
+        message = (
+            f"belongs to {manifest.owner}, and this is {owner}: each needs an archive of its own. If it is"
+            f' the same that has moved, take "owner" out of {key_of(manifest.table)}'
+        )
+        raise Conflict(what=f"the archive of {manifest.table}", message=message)
 
 
 def entered(manifest: Manifest, entries: Iterable[Entry]) -> Manifest:

@@ -25,7 +25,7 @@ from holdfast.apps.system import parquet
 from holdfast.apps.system.executors import flush_queries as queries
 from holdfast.apps.system.manifest import Entry, Manifest
 from holdfast.apps.system.places import Archive, Step, unwatched
-from holdfast.apps.system.source import Connection, Source
+from holdfast.apps.system.source import Connection, Source, owner_of
 from holdfast.engine.roles import uuid7
 
 ROWS, FILE, MADE = "rows", ".parquet", "made-"
@@ -55,6 +55,7 @@ def new_group() -> str:
 async def settle(conn: Connection, archive: Archive, source: Source, step: Step = unwatched) -> Settled:
     """Enters or removes what no manifest names, and removes what is unfinished or no longer counts."""
     table = source.declared.table
+    await manifests.must_be_of(archive, table, await owner_of(conn, source))
     removed = await archive.sweep(manifests.folder_of(table))
     removed += await manifests.remove_gone(archive, table)
     groups = await _unlisted(archive, table)

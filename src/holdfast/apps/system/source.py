@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection
+from psycopg.errors import InsufficientPrivilege
 from psycopg.sql import SQL, Composable, Composed, Identifier
 
 from holdfast.apps.system.executors import flush_queries as queries
@@ -103,6 +104,15 @@ class Source:
             time_type=SQL(queries.TIME_TYPE[ledger.times.kind]),
             conditions=SQL(" and ").join([SQL("true"), *conditions, *self.keeps]),
         )
+
+
+async def owner_of(conn: Connection, source: Source) -> str | None:
+    """The database and schema whose rows these are, by names that no other has; None where nobody may ask."""
+    try:
+        ((database,),) = await (await conn.execute(queries.WHOSE)).fetchall()
+    except InsufficientPrivilege:
+        return None
+    return f"{database} schema {source.rows.definition.schema}"
 
 
 async def source_of(conn: Connection, registry: SchemaRegistry, declared: Declared) -> Source:

@@ -24,7 +24,7 @@ from holdfast.apps.system.manifest import Entry
 from holdfast.apps.system.parameters import Flush
 from holdfast.apps.system.places import Archive, Step, unwatched
 from holdfast.apps.system.settle import new_group, new_path, settle
-from holdfast.apps.system.source import Connection, Part, Source, source_of
+from holdfast.apps.system.source import Connection, Part, Source, owner_of, source_of
 from holdfast.errors import Conflict, InvalidInput
 
 T = TypeVar("T")
@@ -113,6 +113,7 @@ async def _batch(
 ) -> Batch | None:
     """Moves one batch; None when nothing is left."""
     table, archive = source.declared.table, bench.archive
+    owner = await owner_of(conn, source)
     try:
         async with conn.transaction():
             await conn.execute(queries.PATIENT)
@@ -123,6 +124,7 @@ async def _batch(
             keys, batches = await _read(conn, source, keys)
             for part in source.parts:  # under locks that hold off whoever wants to change the tables
                 await bench.registry.must_be(conn, part.declared, part.definition)
+            await manifests.claim(archive, table, owner)
             entries = await _publish(archive, table, source, batches, step)
             await step("published")
             deleted = (await conn.execute(source.rows.render(queries.DELETE), {"keys": keys})).rowcount

@@ -9,6 +9,13 @@ select set_config('statement_timeout', '0', true),
     set_config('idle_in_transaction_session_timeout', '0', true)
 """
 
+# Which database this is; a copy of it on the same server is another.
+WHOSE: LiteralString = """
+select 'server ' || system_identifier || ' database '
+    || (select oid from pg_database where datname = current_database())
+from pg_control_system()
+"""
+
 # Up to when rows must have ended, by the database's clock and in the words of the ledger's times.
 UNTIL: Mapping[str, LiteralString] = {
     "timestamptz": "select (now() - make_interval(secs => %(seconds)s))::text",
