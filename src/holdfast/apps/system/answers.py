@@ -179,7 +179,7 @@ def _told(row: Row) -> dict[str, Any]:
     }
 
 
-class Jobs(Answer):
+class SystemJobs(Answer):
     """Some jobs, the newest first."""
 
     jobs: list[ListedJob] = Field(description="The jobs.")

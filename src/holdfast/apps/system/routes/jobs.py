@@ -14,7 +14,7 @@ from holdfast.api.models import Why
 from holdfast.api.rows import LOCATION, Responses
 from holdfast.api.site import Site
 from holdfast.apps.system import actions, orders
-from holdfast.apps.system.answers import Jobs, JobsQuery, ListedJob, NewJob, ShownJob, ShownType, Types
+from holdfast.apps.system.answers import JobsQuery, ListedJob, NewJob, ShownJob, ShownType, SystemJobs, Types
 from holdfast.apps.system.bench import bench_of, log_of
 from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.routes.common import TAG, WORDS, Acting, JobId, Reading, detailed
@@ -50,12 +50,12 @@ async def create_job(
 
 
 @router.get("/jobs", summary="List system jobs")
-async def list_jobs(_: Reading, site: Here, query: Annotated[JobsQuery, Query()]) -> Jobs:
+async def list_jobs(_: Reading, site: Here, query: Annotated[JobsQuery, Query()]) -> SystemJobs:
     """The jobs, the newest first. `status` can be repeated."""
     which = query.filter()
     async with site.connection() as conn:
         page = await site.stores[NAME].find(conn, which, limit=query.limit, cursor=query.cursor)
-    return Jobs(jobs=[ListedJob.of(row) for row in page.rows], next_cursor=page.cursor)
+    return SystemJobs(jobs=[ListedJob.of(row) for row in page.rows], next_cursor=page.cursor)
 
 
 @router.get("/jobs/{id}", summary="Get a system job")
