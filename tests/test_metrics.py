@@ -229,11 +229,13 @@ async def test_estimates_are_told_as_such(app: Holdfast, conn: Connection, monke
 
 async def test_the_pool_is_that_of_this_process(app: Holdfast) -> None:
     before = await scrape(app)
+    async with asyncio.timeout(30):  # a pool that is still opening connections counts them as used
+        while before.value("holdfast_pool_connections", state="used"):
+            before = await scrape(app)
     async with app.database.connection():
         told = await scrape(app)
     assert told.value("holdfast_pool_connections_limit") == app.settings.db_max_connections
     assert told.value("holdfast_pool_connections", state="used") == 1
-    assert before.value("holdfast_pool_connections", state="used") == 0
     asked = told.value("holdfast_pool_requests_total") - before.value("holdfast_pool_requests_total")
     assert asked == 5  # those of the scrape before, for us and for three apps, and the one that is held
 
