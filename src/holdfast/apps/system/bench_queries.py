@@ -6,7 +6,6 @@ PATIENT: LiteralString = "select set_config('idle_in_transaction_session_timeout
 LOCK: LiteralString = "select pg_try_advisory_xact_lock(hashtextextended(%(target)s, 0))"
 HELD: LiteralString = "select 1"
 UNLIMITED: LiteralString = "select set_config('statement_timeout', '0', false)"
-CLOCK: LiteralString = "select clock_timestamp()"
 
 HOLD: LiteralString = """
 select 1 from {table}
