@@ -408,6 +408,7 @@ async def test_a_lost_lease_writes_nothing_and_says_which_case_it_is(
             if word == "gone":
                 await here.do("delete from schedule_ingest.capture_attempt where session_id = %s", session)
             await here.app.pause(SESSIONS)  # so that it does not take what was given back
+            await until_true(lambda: not worker.pumps[0].doors.known)
             await here.do(act, session)
             before = await here.rows("select * from schedule_ingest.capture_session")
             stop.go()
