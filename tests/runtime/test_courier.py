@@ -17,7 +17,7 @@ from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Edge
 from holdfast.engine.roles import Due
 from holdfast.engine.store import Store
-from holdfast.errors import ClaimLost
+from holdfast.errors import ClaimLost, InvalidInput
 from holdfast.runtime import courier, pauses
 from holdfast.runtime.context import SyncContext
 from holdfast.runtime.explain import explain
@@ -260,6 +260,25 @@ async def test_the_transaction_of_the_handler_is_the_one_that_holds_the_lock(
     await add(conn, "a")
     await send(app)
     assert await one(conn, "select stage || receipt from cards") == "sentR1"
+
+
+async def test_nobody_but_the_courier_ends_its_transaction(
+    app: Holdfast, conn: Connection, post: Post
+) -> None:
+    """`ctx.finish` is for handlers whose claim is a mark in the row."""
+    seen: list[InvalidInput] = []
+
+    async def write(ctx: Context) -> None:
+        try:
+            await ctx.finish(await ctx.transaction())
+        except InvalidInput as error:
+            seen.append(error)
+
+    post.answers["a"] = [write]
+    await add(conn, "a")
+    await send(app)
+    assert "answer Done()" in str(seen[0])
+    assert await stages(conn) == {"a": "sent"}
 
 
 async def swallowed(ctx: Context) -> None:

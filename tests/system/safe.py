@@ -59,6 +59,9 @@ class LooseRun:
     async def hold(self, conn: Connection) -> None:
         """It is, and stays so."""
 
+    async def finish(self, conn: Connection, told: str) -> None:
+        """There is no row to write it to."""
+
     def note(self, text: str, level: str = "INFO") -> None:
         self.notes.append((level, text))
 

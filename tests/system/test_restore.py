@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,7 +19,8 @@ from holdfast.apps.system.bench import Run, target_lock
 from holdfast.apps.system.executors import restore, swap
 from holdfast.apps.system.parameters import Restore
 from holdfast.db.pool import Connection
-from holdfast.errors import ClaimLost, Conflict, InvalidInput, MissingExtra, TargetExists
+from holdfast.errors import ClaimLost, Conflict, IllegalEdge, InvalidInput, MissingExtra, TargetExists
+from holdfast.runtime.context import Context, Finishing
 from runtime.support import one, until
 from system.kit import Stage, stage
 from system.safe import SHOP, back_up, bring_back, drop, strays, sums
@@ -243,7 +243,10 @@ async def claimed(on: Stage, conn: Connection, schema: str, step: Any) -> asynci
     given = {"backup_location": "a", "target_schema": schema, "overwrite": True}
     await on.create("restore", given)
     (claim,) = await on.jobs.claim(conn, "somebody", 1)
-    context: Any = SimpleNamespace(job=claim, store=on.jobs)
+    database = on.app.database
+    context = Context(
+        on.jobs, claim, database, Finishing(database, asyncio.Semaphore(), on.jobs.ledger, claim)
+    )
 
     async def works() -> str:
         params = Restore(backup_location="a", target_schema=schema, overwrite=True)
@@ -299,7 +302,7 @@ async def test_a_restore_that_is_no_longer_ours_replaces_nothing(
 async def test_whoever_cancels_a_restore_waits_while_it_takes_its_place(
     settings: Settings, conn: Connection, shop: None, connect: Any, tmp_path: Path
 ) -> None:
-    """Y-15, Y-33: a job that is told to be cancelled replaces nothing after that."""
+    """Y-15, Y-33: then it is too late: a job that is told to be cancelled has replaced nothing."""
     other, third = await connect(), await connect()
     cancelling: list[asyncio.Task[Any]] = []
 
@@ -315,9 +318,10 @@ async def test_whoever_cancels_a_restore_waits_while_it_takes_its_place(
         before = await sums(conn, "shop")
         await conn.execute("delete from shop.sale")
         await (await claimed(on, conn, "shop", meddle))
-        await cancelling[0]
+        with pytest.raises(IllegalEdge, match="completed"):
+            await cancelling[0]
         assert await sums(conn, "shop") == before
-        assert await on.one("select status from system.jobs") == "cancelled"
+        assert await on.one("select status from system.jobs") == "completed"
 
 
 async def test_it_waits_for_those_who_use_the_tables(
@@ -558,6 +562,28 @@ async def test_restoring_system_keeps_the_job_that_does_it(
         ended = await on.job(first.id)
         assert ended.state == "failed"
         assert "unfinished when the backup was made" in ended.columns["message"]
+
+
+@pytest.mark.parametrize("schema", ["shop", "system"])
+async def test_a_restore_ends_in_the_transaction_in_which_it_takes_its_place(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path, schema: str
+) -> None:
+    """Y-16, Y-33: whoever kills its worker finds it done, or not done; nobody calls it lost and is wrong."""
+    async with stage(settings, tmp_path) as on:
+        await on.run("backup", {"schema": schema, "backup_location": "a"})
+        told = {"backup_location": "a", "target_schema": schema, "overwrite": True}
+        row = await on.run("restore", told)
+        assert row.state == "completed", row.columns["message"]
+        commits = await on.rows(
+            "select xmin from system.jobs where id = %s"
+            " union select xmin from pg_namespace where nspname = %s",
+            row.id,
+            schema,
+        )
+        assert len(commits) == 1
+        assert [line for line in on.lines(row.id) if "completed" in line] == [
+            f"INFO completed: {row.columns['message']}"
+        ]
 
 
 @pytest.mark.parametrize("overwrite", [True, False])

@@ -196,9 +196,11 @@ class Store(Orders):
         return ends
 
     async def move_one(self, conn: Connection, move: Move, *, now: datetime | None = None) -> None:
-        """Writes the end of one run, or raises `ClaimLost`."""
+        """Writes the end of one run, and the work that follows it, or raises `ClaimLost`."""
         if not await self.move(conn, [move], now=now):
             raise ClaimLost(what=self.ledger.name, id=move.claim.id, fence=move.claim.fence)
+        if move.then:
+            await self.enqueue_many(conn, move.then)
 
     async def _send(
         self,

@@ -11,13 +11,16 @@ from functools import cached_property
 from typing import Any
 
 from psycopg import AsyncConnection, AsyncTransaction, Error, Rollback
+from psycopg.pq import TransactionStatus
 
 from holdfast import tracing
 from holdfast.db.database import Database
 from holdfast.engine import tenants
+from holdfast.engine.decide import decide
 from holdfast.engine.ledger import Ledger
+from holdfast.engine.outcomes import Done
 from holdfast.engine.store import Store
-from holdfast.engine.values import Claimed
+from holdfast.engine.values import Claimed, Move
 from holdfast.errors import InvalidInput
 
 Log = logging.LoggerAdapter[logging.Logger]
@@ -34,6 +37,7 @@ class Context:
     def __init__(self, store: Store, claim: Claimed, database: Database, finishing: Finishing) -> None:
         self.store = store
         self.job = claim
+        self.finished: Move | None = None  # the end of the run, when the handler has written it itself
         self._database = database
         self._finishing = finishing
 
@@ -52,8 +56,8 @@ class Context:
 
     @property
     def ending(self) -> bool:
-        """Whether the handler has answered, and its answer is being written."""
-        return self._finishing.ending
+        """Whether the end of the run is being written, or has been."""
+        return self._finishing.ending or self.finished is not None
 
     @property
     def attempt(self) -> int:
@@ -82,6 +86,20 @@ class Context:
         one may see; `confined=False` acts as the worker itself.
         """
         return await self._finishing.open(confined=confined)
+
+    async def finish(self, conn: AsyncConnection[Any], outcome: Done | None = None) -> None:
+        """Writes that this job is done, in a transaction of the handler's own; raises `ClaimLost`.
+
+        For work that cannot be done in `transaction()`, as it needs several tries, or a connection of its
+        own kind. Both commit together, or neither: say it last, and commit. What the handler answers or
+        raises after that commit changes nothing; without a commit it is a bad run.
+        """
+        if self.store.ledger.owner is None:
+            raise InvalidInput(field="conn", message="must not be given: answer Done(), on transaction()")
+        if conn.autocommit and conn.info.transaction_status is TransactionStatus.IDLE:
+            raise InvalidInput(field="conn", message="must be in a transaction")
+        self.finished = decide(self.store.ledger, self.job, outcome or Done())
+        await self.store.move_one(conn, self.finished)
 
     def when_committed(self, tell: Callable[[], None]) -> None:
         """Calls `tell` when the transaction of this run has been committed, and never if it has not."""

@@ -428,6 +428,11 @@ class Pump:
         move: Move | None = None
         try:
             ending = await self._execute(handler, claim, context)
+            if context.finished and await self._committed(context.finished):
+                self.tally.tell(self.store, [context.finished], frozenset([claim.id]))
+                return
+            if context.finished and not isinstance(ending, Crashed):
+                ending = Crashed(code="COMMIT_FAILED", message="the handler's transaction did not commit")
             move = self._decide(handler, claim, self._advised(ending, finishing))
             if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
                 move = await self._finish_in_transaction(handler, finishing, move)
@@ -488,6 +493,14 @@ class Pump:
         ) as error:  # an answer that nobody can make sense of is a bad run, not the worker's end
             return decide(self.ledger, claim, crash_of(error), self.share.backoff)
 
+    async def _committed(self, finish: Move) -> bool:
+        """Whether the end that a handler has written itself is there. Unheard of, it is written again."""
+        with suppress(*LOSSES, NotFound):
+            async with self.database.connection() as conn:
+                row = await self.store.get(conn, finish.claim.id)
+                return row.state in {edge.to for edge in self.ledger.lifecycle.of(finish.verb)}
+        return False
+
     async def _finish_in_transaction(self, handler: Handler, finishing: Finishing, move: Move) -> Move | None:
         """Writes the end of the run where the handler wrote: both commit, or neither."""
         if getattr(finishing.conn, "_num_transactions", 1) > 1:  # the finish would go with it
@@ -498,8 +511,6 @@ class Pump:
             conn = await finishing.open(confined=bool(finishing.confined))
             await finishing.unconfine()
             await self.store.move_one(conn, move)
-            if move.then:
-                await self.store.enqueue_many(conn, move.then)
             await finishing.commit()
             self.tally.tell(self.store, [move], frozenset([move.claim.id]))
         except ClaimLost:

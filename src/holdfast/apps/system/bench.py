@@ -20,6 +20,7 @@ from holdfast.apps.system.registry import SchemaRegistry, declared_by
 from holdfast.db import system_settings
 from holdfast.db.database import Database
 from holdfast.db.settings import Settings
+from holdfast.engine.outcomes import Done
 from holdfast.engine.store import Store
 from holdfast.errors import ClaimLost
 from holdfast.runtime.app import Ground
@@ -136,6 +137,10 @@ class Run:
         states = list(ledger.lifecycle.held)
         if await (await conn.execute(query, ours | {"states": states})).fetchone() is None:
             raise ClaimLost(what=ledger.name, id=claim.id, fence=claim.fence)
+
+    async def finish(self, conn: Connection, told: str) -> None:
+        """Writes that the job is done, in the transaction that does it: so that nobody can say otherwise."""
+        await self.context.finish(conn, Done(told))
 
     def note(self, text: str, level: Level = "INFO") -> None:
         """One more line in the log."""

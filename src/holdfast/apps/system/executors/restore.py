@@ -157,6 +157,10 @@ async def run(params: Restore, run: Run, step: Step = no_step) -> str:
     place = backups.resolve_location(run.bench.settings, params.backup_location)
     manifest = await asyncio.to_thread(backups.read_manifest, place)
     _check_manifest(params, manifest)
+    told = (
+        f"{manifest.rows} rows of {len(manifest.tables)} tables, as of {manifest.created_at}, in the schema "
+        f"{params.target_schema}"
+    )
     async with _scratch(params, run, manifest) as scratch:
         await step("locked")
         await _prepare(scratch, place, manifest, run, step)
@@ -166,6 +170,7 @@ async def run(params: Restore, run: Run, step: Step = no_step) -> str:
             target=params.target_schema,
             dumped=manifest.schema,
             overwrite=params.overwrite,
+            told=told,
             step=step,
         )
         await run.still_ours()
@@ -174,10 +179,7 @@ async def run(params: Restore, run: Run, step: Step = no_step) -> str:
     if alive:
         async with await direct(run.bench.database, "restore") as conn:
             await swap.renew_sessions(conn)
-    rows, tables = manifest.rows, len(manifest.tables)
-    return (
-        f"{rows} rows of {tables} tables, as of {manifest.created_at}, in the schema {params.target_schema}"
-    )
+    return told
 
 
 async def _prepare(scratch: Scratch, place: Path, manifest: Manifest, run: Run, step: Step) -> None:

@@ -1,6 +1,7 @@
 """The step in which a restored schema takes its place: one transaction, in which the old one goes.
 
-What must outlive the old schema is carried over in it: the workers that are there, and the job that restores.
+What must outlive the old schema is carried over in it: the workers that are there, and the job that restores,
+which ends in the same transaction.
 Rows that somebody held when the backup was made are nobody's now, and the sweeps give them back. System jobs
 that had not ended by then are ended: a deletion that comes back is not run again by itself.
 """
@@ -42,6 +43,7 @@ class Swap:
     target: str
     dumped: str
     overwrite: bool
+    told: str  # what its job says when it is done
     step: Step
 
     @property
@@ -60,6 +62,7 @@ async def take_place(swap: Swap) -> bool:
                     await conn.execute(queries.HASTE)
                     await swap.run.hold(conn)
                     alive = await _swap(conn, swap, ended)
+                    await swap.run.finish(conn, swap.told)
                     await swap.step("swapping")
                 for job in ended:
                     swap.run.bench.log.write(job, "ERROR", f"failed: {UNFINISHED}")
@@ -215,7 +218,7 @@ async def _refuse_others(conn: Connection, swap: Swap) -> None:
 
 
 async def _carry_job(conn: Connection, swap: Swap, ledger: Ledger) -> None:
-    """The row of the very job that restores, as it is: its end is still to be written."""
+    """The row of the very job that restores, as it is: its end is written next."""
     table = ledger.table.split(".")[-1]
     key = Identifier(ledger.key.column)
     await _carry(conn, swap, table, queries.FORGET_ROW, queries.CARRY_ROW, key=key)
