@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 import time
 import uuid
@@ -52,6 +53,8 @@ def remove_home(home: Path) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: takes minutes; runs only when asked for, by `-m soak`")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does to what runs behind it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else none of ours could be interrupted
     if HOME not in os.environ:
         os.environ[HOME] = str(make_home())
         config.add_cleanup(lambda: remove_home(Path(os.environ.pop(HOME))))

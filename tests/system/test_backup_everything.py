@@ -15,6 +15,7 @@ from holdfast import Holdfast, Item, Settings
 from holdfast.apps.system.backups import Table
 from holdfast.db import migrate
 from holdfast.db.pool import Connection
+from holdfast.engine.verify import verify
 from runtime.support import Process, drain, make_tables, not_outliving, one, running, until, worker_of
 from system.kit import Stage, stage
 from system.safe import back_up, bring_back, drop, strays, sums
@@ -194,6 +195,27 @@ async def test_workers_go_on_while_their_tables_are_replaced(
         process.ask_to_stop()
         assert await process.ended() == 0
     assert "Traceback" not in process.said()
+
+
+async def test_what_ran_when_the_backup_was_made_is_given_back_on_the_record(
+    settings: Settings, conn: Connection, tmp_path: Path
+) -> None:
+    """Y-33: with an event, by the job that restores, so that the record is true at once."""
+    async with stage(settings, tmp_path) as on:
+        store = on.app.store("job")
+        made = [(await on.app.enqueue("job", "note", tenant=ORG)).id for _ in range(3)]
+        held = await store.claim(conn, "somebody", 2)
+        await back_up(on.bench, "public", "a")
+        params = {"backup_location": "a", "target_schema": "public", "overwrite": True}
+        restored = await on.run("restore", params)
+        assert restored.state == "completed", restored.columns
+        assert (await verify(store, conn)).lies == ()
+        assert {(await on.app.get("job", one_of)).owner for one_of in made} == {None}
+        (*_, last) = await on.app.timeline("job", held[0].id)
+        assert last.detail["by"] == restored.id
+        assert last.detail["error"] == {"code": "WORKER_LOST", "message": "worker lost"}
+        now = [one["status"] for one in await on.rows("select status::text from job order by 1")]
+        assert now == ["failed", "failed", "queued"]  # what had begun has failed once, and is due again
 
 
 async def test_pooled_sessions_do_not_stumble_over_new_types(

@@ -133,12 +133,6 @@ OTHERS_RUNNING: LiteralString = """
 select {key}::text from {table} where {state} = any(%(states)s) and {key} <> %(id)s order by 1
 """
 
-# Whoever held these rows when the backup was made holds them no longer. The sweeps give them back, as they do
-# with all rows of workers that nobody knows.
-DISOWN: LiteralString = """
-update {table} set {owner} = %(nobody)s where {state}::text = any(%(states)s) and {owner} is not null
-"""
-
 # What waited or ran when a backup of the system jobs was made was done since, or is not wanted any more: a
 # deletion that comes back must not be run again by itself.
 END_UNFINISHED: LiteralString = """

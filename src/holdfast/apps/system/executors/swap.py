@@ -1,9 +1,9 @@
 """The step in which a restored schema takes its place: one transaction, in which the old one goes.
 
 What must outlive the old schema is carried over in it: the workers that are there, and the job that restores,
-which ends in the same transaction.
-Rows that somebody held when the backup was made are nobody's now, and the sweeps give them back. System jobs
-that had not ended by then are ended: a deletion that comes back is not run again by itself.
+which ends in the same transaction. Rows that somebody held when the backup was made are given back, as those
+of lost workers are. System jobs that had not ended by then are ended: a deletion that comes back is not run
+again by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from holdfast.apps.system.executors import contents
 from holdfast.apps.system.executors import restore_queries as queries
 from holdfast.apps.system.executors.contents import Connection, Step, direct, scalar
 from holdfast.apps.system.ledger import NAME
+from holdfast.engine.decide import decide_lost
 from holdfast.engine.ledger import Ledger
+from holdfast.engine.store import Store
 from holdfast.errors import Conflict, DatabaseUnavailable, InvalidInput, TargetExists
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 TRIES = 60  # at having all tables of the old schema to oneself
 PAUSE = 1.0  # seconds between them: whoever waits behind us gets its turn
 LOOKS, LOOK_PAUSE = 20, 0.1  # how often, and after how many seconds, one looks whether sessions are at rest
-NOBODY = "restored"
+ANY_AGE = -1e9  # seconds: also what was claimed by a clock that is ahead
 WORKERS = "workers"
 UNFINISHED = "was unfinished when the backup was made that has been restored"
 
@@ -149,7 +151,7 @@ async def _settle(conn: Connection, swap: Swap, ended: list[str], *, replaces: b
         alive = True
         if ledger.name == NAME:
             ended += await _end_unfinished(conn, swap, ledger)
-        await _disown(conn, swap.target, ledger)
+        await _give_back(conn, swap, store)
         if replaces:
             await _raise_fences(conn, swap, ledger)
         if ledger.name == NAME and replaces:
@@ -169,13 +171,15 @@ async def _is_meant(conn: Connection, table: str, schema: str) -> bool:
     return bool(await scalar(conn, queries.MEANT, table=Identifier(name).as_string(conn), schema=schema))
 
 
-async def _disown(conn: Connection, schema: str, ledger: Ledger) -> None:
+async def _give_back(conn: Connection, swap: Swap, store: Store) -> None:
+    """Whoever held rows when the backup was made holds them no longer, also a worker that is still there."""
+    ledger = store.ledger
     if ledger.owner is None or not ledger.lifecycle.of("lose"):
         return  # a lock, or a lease that runs out by itself
-    query = SQL(queries.DISOWN).format(
-        table=_in(schema, ledger), owner=Identifier(ledger.owner), state=Identifier(ledger.state)
-    )
-    await conn.execute(query, {"nobody": NOBODY, "states": list(ledger.lifecycle.held)})
+    while held := await store.orphans(conn, [], orphaned=ANY_AGE, nameless=ANY_AGE):
+        moves = [move for claim in held if (move := decide_lost(ledger, claim))]
+        if not await store.move(conn, moves, by=swap.run.id):
+            return
 
 
 async def _end_unfinished(conn: Connection, swap: Swap, ledger: Ledger) -> list[str]:
