@@ -15,7 +15,7 @@ OLDEST := $(addprefix tests/engine/test_,conformance.py looks.py plans.py turn.p
 NEWEST := $(addprefix tests/runtime/test_,handlers.py jobs.py odd.py stop.py worker.py) \
 	tests/schedules/test_delivery.py tests/test_exactly_once.py tests/test_callers_with_real_libraries.py
 
-.PHONY: help up install test test-newest test-oldest test-browser screenshots test-soak check format lint types imports fix sql bench bench-overview bench-schedules clean
+.PHONY: help up install test test-newest test-oldest test-browser screenshots test-soak check format lint types imports fix sql bench bench-overview bench-schedules bench-system clean
 help: ## List these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -70,6 +70,9 @@ bench-overview: $(STAMP)-bench ## Measure the overview on five million rows agai
 
 bench-schedules: $(STAMP)-bench ## Measure capture sessions a second against hand-written SQL
 	$(BIN)/python -m benchmarks.schedules $(ARGS)
+
+bench-system: $(STAMP)-bench ## Measure flush, backup and restore against the least that could do the same
+	$(BIN)/python -m benchmarks.system $(ARGS)
 
 clean: ## Remove .venv and caches; keeps .holdfast, your data
 	rm -rf $(VENV) .venv-newest .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
