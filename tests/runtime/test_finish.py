@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from holdfast import Backoff, Context, Done, Fail, Holdfast, Item
 from holdfast.db.pool import Connection
 from holdfast.errors import InvalidInput
-from runtime.support import add, column, drain, one, task, until_task, working
+from runtime.support import add, column, drain, one, task, until_task, until_true, working
 
 EFFECT = "insert into effects (task) values (%s)"
+FINISHED = "select distinct label from holdfast_pulse where fact = 'moved' and label = 'finish'"
 ONE_COMMIT = (
     "select count(*) = 1 from (select xmin from tasks where id = %s"
     " union select xmin from effects where task = %s) as found"
@@ -107,6 +109,114 @@ async def test_a_run_that_has_ended_is_not_cut_off_before_it_has_cleared_up(
         await until_task(conn, await add(app, "note"), "completed")
         go.set()
     assert cleared == [True]
+
+
+async def test_a_finish_that_was_rolled_back_ends_nothing(app: Holdfast, conn: Connection) -> None:
+    """The row is called off between two tries: the handler is stopped, as any other is."""
+    there = asyncio.Event()
+    stopped: list[bool] = []
+
+    @app.handler("send")
+    async def send(ctx: Context) -> None:
+        async with app.database.connection() as own, own.transaction(force_rollback=True):
+            await ctx.finish(own)
+        there.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(ctx.cancelled.is_set())
+
+    task_id = await add(app, "send")
+    async with working(app) as worker:
+        await there.wait()
+        await conn.execute("update tasks set status = 'failed' where id = %s", (task_id,))
+        worker.pumps[0].look()
+        await until_true(lambda: stopped)
+    assert stopped == [True]
+
+
+async def test_the_finish_of_another_claim_is_not_told_as_ours(app: Holdfast, conn: Connection) -> None:
+    """Same row, same end, another fence: somebody else has done it."""
+    there, go = asyncio.Event(), asyncio.Event()
+
+    @app.handler("send")
+    async def send(ctx: Context) -> None:
+        async with app.database.connection() as own, own.transaction(force_rollback=True):
+            await ctx.finish(own)
+        there.set()
+        await go.wait()
+
+    task_id = await add(app, "send")
+    async with working(app):
+        await there.wait()
+        await conn.execute(
+            "update tasks set status = 'completed', fence = fence + 1, completed_at = now() where id = %s",
+            (task_id,),
+        )
+        go.set()
+    assert await column(conn, FINISHED) == []
+
+
+async def test_what_says_that_the_claim_is_gone_after_the_commit_changes_nothing(
+    app: Holdfast, conn: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end is counted, and nobody is told that something was lost."""
+
+    @app.handler("send")
+    async def send(ctx: Context) -> None:
+        async with app.database.connection() as own, own.transaction():
+            await ctx.finish(own)
+        await ctx.progress(100, "cleared")
+
+    task_id = await add(app, "send")
+    await drain(app)
+    assert (await task(conn, task_id))["status"] == "completed"
+    assert await column(conn, FINISHED) == ["finish"]
+    assert [record.message for record in caplog.records if str(task_id) in record.message] == []
+
+
+@pytest.mark.parametrize("first", ["transaction", "finish"])
+async def test_a_run_has_one_transaction_that_ends_it(app: Holdfast, conn: Connection, first: str) -> None:
+    """What was written in the other would be lost: it is refused, and the run was a bad one."""
+
+    @app.handler("send", backoff=Backoff(base=0.0001))
+    async def send(ctx: Context) -> None:
+        if first == "transaction":
+            own = await ctx.transaction()
+            await own.execute(EFFECT, (ctx.job.id,))
+            await ctx.finish(own)
+        else:
+            async with app.database.connection() as own, own.transaction():
+                await ctx.finish(own)
+                await ctx.transaction()
+
+    task_id = await add(app, "send")
+    await drain(app)
+    row = await task(conn, task_id)
+    assert row["status"] == "dead_letter"
+    assert "transaction" in row["last_error"]
+    assert await column(conn, "select task from effects") == []
+
+
+async def test_a_result_that_is_no_json_is_refused_before_anything_is_written(
+    app: Holdfast, conn: Connection
+) -> None:
+    """Else the effect would be committed with the row's failure."""
+    seen: list[InvalidInput] = []
+
+    @app.handler("send")
+    async def send(ctx: Context) -> None:
+        async with app.database.connection() as own, own.transaction():
+            try:
+                await ctx.finish(own, Done(object()))  # type: ignore[arg-type]
+            except InvalidInput as error:
+                seen.append(error)
+                raise
+
+    made = await app.enqueue("job", "send", tenant=UUID(int=1))
+    await drain(app, ledgers=["job"])
+    assert "not JSON" in str(seen[0])
+    assert (await app.get("job", made.id)).state == "failed"
 
 
 async def test_what_follows_is_enqueued_in_the_same_commit(app: Holdfast, conn: Connection) -> None:

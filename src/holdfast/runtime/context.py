@@ -56,8 +56,8 @@ class Context:
 
     @property
     def ending(self) -> bool:
-        """Whether the end of the run is being written, or has been."""
-        return self._finishing.ending or self.finished is not None
+        """Whether the handler has answered, and its answer is being written."""
+        return self._finishing.ending
 
     @property
     def attempt(self) -> int:
@@ -94,12 +94,14 @@ class Context:
         own kind. Both commit together, or neither: say it last, and commit. What the handler answers or
         raises after that commit changes nothing; without a commit it is a bad run.
         """
-        if self.store.ledger.owner is None:
-            raise InvalidInput(field="conn", message="must not be given: answer Done(), on transaction()")
         if conn.autocommit and conn.info.transaction_status is TransactionStatus.IDLE:
             raise InvalidInput(field="conn", message="must be in a transaction")
-        self.finished = decide(self.store.ledger, self.job, outcome or Done())
-        await self.store.move_one(conn, self.finished)
+        move = decide(self.store.ledger, self.job, outcome or Done())
+        if move.verb != "finish":
+            raise InvalidInput(field="result", message=move.fault.message if move.fault else "is no result")
+        self._finishing.leave()
+        await self.store.move_one(conn, move)
+        self.finished = move
 
     def when_committed(self, tell: Callable[[], None]) -> None:
         """Calls `tell` when the transaction of this run has been committed, and never if it has not."""
@@ -124,6 +126,7 @@ class Finishing:
         self._ledger = ledger
         self._claim = claim
         self._is_confined = False
+        self._left = False  # whether the handler ends the run in another transaction
         self._database = database
         self._places = places
         self._over = False
@@ -144,6 +147,8 @@ class Finishing:
         async with self._opening:  # a handler may ask from several tasks of its own
             if self._over:
                 raise InvalidInput(field="transaction", message="is over, as the run is")
+            if self._left:
+                raise InvalidInput(field="transaction", message="cannot be had beside finish()")
             if self.confined not in (None, confined):
                 raise InvalidInput(field="confined", message="must be the same in every call of one run")
             self.confined = confined
@@ -157,6 +162,12 @@ class Finishing:
                 await tenants.confine(self.conn, self._ledger, self._claim.tenant)
                 self._is_confined = True
             return self.conn
+
+    def leave(self) -> None:
+        """The run ends in another transaction: what was written in this one would be lost."""
+        if self.conn is not None:
+            raise InvalidInput(field="conn", message="must not be given beside transaction(): answer Done()")
+        self._left = True
 
     async def unconfine(self) -> None:
         """Gives the transaction back the role that it began with, whatever the handler made of it."""

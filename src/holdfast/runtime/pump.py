@@ -357,11 +357,14 @@ class Pump:
         runs = list(self.running.values())
         held = await self.store.heartbeat(conn, [run.claim for run in runs]) if runs else frozenset[Any]()
         for run in runs:
-            if run.claim.id not in held and self._stands(run):
-                fate = await self._fate(conn, run.claim)
-                if self._stands(run):
-                    log.info("%s %s: not ours any more: %s", self.ledger.name, run.claim.id, fate)
-                    self._drop(run)
+            if run.claim.id in held or not self._stands(run):
+                continue
+            if (finished := run.context.finished) and await self._is_there(conn, finished):
+                continue  # it has ended itself, and clears up
+            fate = await self._fate(conn, run.claim)
+            if self._stands(run):
+                log.info("%s %s: not ours any more: %s", self.ledger.name, run.claim.id, fate)
+                self._drop(run)
 
     def _stands(self, run: Run) -> bool:
         """Whether a handler is at work. One whose end is being written may have given its row up itself."""
@@ -428,8 +431,7 @@ class Pump:
         move: Move | None = None
         try:
             ending = await self._execute(handler, claim, context)
-            if context.finished and await self._committed(context.finished):
-                self.tally.tell(self.store, [context.finished], frozenset([claim.id]))
+            if await self._ended_itself(context):
                 return
             if context.finished and not isinstance(ending, Crashed):
                 ending = Crashed(code="COMMIT_FAILED", message="the handler's transaction did not commit")
@@ -437,11 +439,8 @@ class Pump:
             if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
                 move = await self._finish_in_transaction(handler, finishing, move)
         except ClaimLost as lost:
-            fate = "unknown"
-            with suppress(*LOSSES):
-                async with self.database.connection() as conn:
-                    fate = await self._fate(conn, claim)
-            log.warning("%s %s: %s; %s", self.ledger.name, claim.id, lost, fate)
+            if not await self._ended_itself(context):
+                await self._tell_loss(claim, lost)
         except asyncio.CancelledError as error:
             run = self.running.get(claim.id)
             if run is None or run.context is not context:
@@ -493,13 +492,31 @@ class Pump:
         ) as error:  # an answer that nobody can make sense of is a bad run, not the worker's end
             return decide(self.ledger, claim, crash_of(error), self.share.backoff)
 
-    async def _committed(self, finish: Move) -> bool:
-        """Whether the end that a handler has written itself is there. Unheard of, it is written again."""
-        with suppress(*LOSSES, NotFound):
+    async def _ended_itself(self, context: Context) -> bool:
+        """Whether the handler has written its own end, and that was committed; then it is told."""
+        if context.finished is None:
+            return False
+        with suppress(*LOSSES):  # unheard of, a bad run is said, which finds no row
             async with self.database.connection() as conn:
-                row = await self.store.get(conn, finish.claim.id)
-                return row.state in {edge.to for edge in self.ledger.lifecycle.of(finish.verb)}
+                if await self._is_there(conn, context.finished):
+                    self.tally.tell(self.store, [context.finished], frozenset([context.job.id]))
+                    return True
         return False
+
+    async def _is_there(self, conn: Connection, finish: Move) -> bool:
+        """Whether a row is as this finish made it, and not as another claim did."""
+        try:
+            row = await self.store.get(conn, finish.claim.id)
+        except NotFound:
+            return False
+        return row.state == self.ledger.to("finish") and row.fence in (None, finish.claim.fence)
+
+    async def _tell_loss(self, claim: Claimed, lost: ClaimLost) -> None:
+        fate = "unknown"
+        with suppress(*LOSSES):
+            async with self.database.connection() as conn:
+                fate = await self._fate(conn, claim)
+        log.warning("%s %s: %s; %s", self.ledger.name, claim.id, lost, fate)
 
     async def _finish_in_transaction(self, handler: Handler, finishing: Finishing, move: Move) -> Move | None:
         """Writes the end of the run where the handler wrote: both commit, or neither."""
