@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,88 +12,56 @@ from holdfast.api.auth import Here, Reader
 from holdfast.api.caller import Caller
 from holdfast.api.site import Site
 from holdfast.apps.connectors import actions, connections, sync_state
-from holdfast.apps.connectors.connections import STATUSES, Link, Links
+from holdfast.apps.connectors.connections import STATUSES, Link
 from holdfast.apps.connectors.pages import common, views
 from holdfast.apps.connectors.pages.views import View
 from holdfast.apps.connectors.routes.common import Service, provider_filter
 from holdfast.apps.connectors.service import Connectors, clock
-from holdfast.dashboard.dress import page
-from holdfast.dashboard.lists import PAGE, Asked, turn
-from holdfast.dashboard.live import Look, shown
+from holdfast.dashboard.lists import PAGE, Asked, Found, list_page, mark_of
+from holdfast.dashboard.live import shown
 from holdfast.engine.store import Connection
-from holdfast.errors import InvalidInput
 
 router = APIRouter(include_in_schema=False)
+FILTERS = ("provider", "status", "tenant")
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A page of connections; `wrong`: why there is none."""
+async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
+    service = Connectors.of(site)
+    # As in the routes, the platform itself reads connections, and names the tenant in every statement.
+    async with site.connection() as conn:
+        now = await clock(conn)
+        found = await connections.listing(
+            conn,
+            common.whose(caller, asked.text("tenant")),
+            provider=provider_filter(service, asked.text("provider")),
+            status=asked.text("status"),
+            limit=PAGE,
+            cursor=asked.cursor,
+        )
+        items = await viewed(conn, service, found.items, now)
+    return Found(now=now, items=items, cursor=found.cursor, marks=[mark(one) for one in items])
 
-    now: datetime
-    views: tuple[View, ...]
-    cursor: str | None
-    wrong: InvalidInput | None
 
-    @property
-    def mark(self) -> list[Any]:
-        """What the page shows."""
-        return [[mark(one) for one in self.views], self.cursor is None]
+@router.get("/connectors")
+@shown(mark_of(_find))
+async def list_connections(request: Request, caller: Reader, site: Here, service: Service) -> HTMLResponse:
+    """The page of all connections."""
+    return await list_page(
+        request,
+        "connectors/connections.html",
+        caller,
+        site,
+        _find,
+        FILTERS,
+        providers=common.provider_choices(service),
+        statuses=[(one, one) for one in STATUSES],
+        address=common.address,
+    )
 
 
 def mark(one: View) -> list[Any]:
     """What is shown of a connection."""
     return [one.link.id, one.link.updated_at, one.mood.word, one.health.last_success, one.health.failures]
-
-
-async def _fingerprint(look: Look) -> Any:
-    asked = Asked.of(look.query)
-    return (await _gather(look.site, Connectors.of(look.site), look.caller, asked)).mark
-
-
-@router.get("/connectors")
-@shown(_fingerprint)
-async def list_connections(request: Request, caller: Reader, site: Here, service: Service) -> HTMLResponse:
-    """The page of all connections."""
-    asked = Asked.of(request.query_params.multi_items())
-    found = await _gather(site, service, caller, asked)
-    return page(
-        request,
-        "connectors/connections.html",
-        caller,
-        status=400 if found.wrong else 200,
-        shown=found.mark,
-        found=found,
-        asked=asked,
-        turn=turn(asked, found.cursor),
-        filtered=bool(asked.only(("provider", "status", "tenant"))),
-        providers=common.provider_choices(service),
-        statuses=[(one, one) for one in STATUSES],
-        address=common.address,
-        everybody=caller.tenant is None,
-    )
-
-
-async def _gather(site: Site, service: Connectors, caller: Caller, asked: Asked) -> Listed:
-    # As in the routes, the platform itself reads connections, and names the tenant in every statement.
-    async with site.connection() as conn:
-        now, wrong = await clock(conn), None
-        try:
-            found = await _find(conn, service, caller, asked)
-        except InvalidInput as error:
-            found, wrong = Links((), None), error
-        return Listed(now, await viewed(conn, service, found.items, now), found.cursor, wrong)
-
-
-async def _find(conn: Connection, service: Connectors, caller: Caller, asked: Asked) -> Links:
-    return await connections.listing(
-        conn,
-        common.whose(caller, asked.text("tenant")),
-        provider=provider_filter(service, asked.text("provider")),
-        status=asked.text("status"),
-        limit=PAGE,
-        cursor=asked.cursor,
-    )
 
 
 async def viewed(

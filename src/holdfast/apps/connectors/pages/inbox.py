@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -17,15 +15,15 @@ from holdfast.api.caller import Caller
 from holdfast.api.site import Site
 from holdfast.apps.connectors import actions, listing
 from holdfast.apps.connectors.catalogue import slug_of
-from holdfast.apps.connectors.inbox import Replayed, Stored
+from holdfast.apps.connectors.inbox import Replayed
 from holdfast.apps.connectors.listing import DELIVERY_STATES
 from holdfast.apps.connectors.pages import common, queries, views
 from holdfast.apps.connectors.routes.common import Service, provider_filter, reading
 from holdfast.apps.connectors.service import Connectors, clock
 from holdfast.dashboard import forms
 from holdfast.dashboard.dress import page, say, url
-from holdfast.dashboard.lists import PAGE, Asked, turn
-from holdfast.dashboard.live import Look, shown
+from holdfast.dashboard.lists import PAGE, Asked, Found, list_page, mark_of
+from holdfast.dashboard.live import shown
 from holdfast.engine import intake
 from holdfast.errors import InvalidInput, NotFound
 
@@ -35,70 +33,42 @@ FILTERS = (*RANGE, "status", "connection")
 MOST = 10_001  # deliveries of a range that are counted
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A page of deliveries, with what their connections are called; `wrong`: why there is none."""
-
-    now: datetime | None
-    deliveries: listing.Listed[Stored]
-    names: Mapping[UUID, str]
-    wrong: InvalidInput | None = None
-
-    @property
-    def mark(self) -> list[Any]:
-        """What the page shows."""
-        rows = [[*one.key, views.delivery_state(one), one.attempts] for one in self.deliveries.items]
-        return [rows, self.deliveries.cursor is None]
-
-
-async def _fingerprint(look: Look) -> Any:
-    return (await _gather(look.site, Connectors.of(look.site), look.caller, Asked.of(look.query))).mark
+async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
+    service, tenant_id = Connectors.of(site), common.whose(caller, asked.text("tenant"))
+    filters: dict[str, Any] = {
+        "provider": provider_filter(service, asked.text("provider")),
+        "connection_id": asked.uuid("connection"),
+        "status": asked.text("status"),
+        "received_after": asked.moment("received_after"),
+        "received_before": asked.moment("received_before"),
+    }
+    async with reading(site, service, caller, tenant_id) as conn:
+        now = await clock(conn)
+        found = await listing.deliveries(conn, tenant_id, **filters, limit=PAGE, cursor=asked.cursor)
+        names = await common.account_names(conn, (one.connection_id for one in found.items))
+    marks = [[*one.key, views.delivery_state(one), one.attempts] for one in found.items]
+    return Found(now=now, items=found.items, cursor=found.cursor, marks=marks, more={"names": names})
 
 
 @router.get("/connectors/inbox")
-@shown(_fingerprint)
+@shown(mark_of(_find))
 async def list_deliveries(request: Request, caller: Reader, site: Here, service: Service) -> HTMLResponse:
     """The page of the inbox."""
-    asked = Asked.of(request.query_params.multi_items())
-    found = await _gather(site, service, caller, asked)
-    return page(
+    return await list_page(
         request,
         "connectors/inbox.html",
         caller,
-        status=400 if found.wrong else 200,
-        shown=found.mark,
-        found=found,
-        asked=asked,
-        turn=turn(asked, found.deliveries.cursor),
-        filtered=bool(asked.only(FILTERS)),
-        range_pairs=asked.only(RANGE),
+        site,
+        _find,
+        FILTERS,
+        ranged=RANGE,
         providers=common.provider_choices(service),
         states=[(one, one) for one in DELIVERY_STATES],
         state_of=views.delivery_state,
         fault_of=views.fault,
         moods=views.DELIVERIES,
         address=common.address,
-        everybody=caller.tenant is None,
     )
-
-
-async def _gather(site: Site, service: Connectors, caller: Caller, asked: Asked) -> Listed:
-    try:
-        tenant_id = common.whose(caller, asked.text("tenant"))
-        filters: dict[str, Any] = {
-            "provider": provider_filter(service, asked.text("provider")),
-            "connection_id": asked.uuid("connection"),
-            "status": asked.text("status"),
-            "received_after": asked.moment("received_after"),
-            "received_before": asked.moment("received_before"),
-        }
-        async with reading(site, service, caller, tenant_id) as conn:
-            now = await clock(conn)
-            found = await listing.deliveries(conn, tenant_id, **filters, limit=PAGE, cursor=asked.cursor)
-            names = await common.account_names(conn, (one.connection_id for one in found.items))
-            return Listed(now, found, names)
-    except InvalidInput as error:
-        return Listed(None, listing.Listed((), None), {}, error)
 
 
 # -- once more -------------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from holdfast.apps.schedules.actions import confined, user_of
 from holdfast.apps.schedules.answers import day_of
 from holdfast.apps.schedules.ledger import SESSIONS
 from holdfast.apps.schedules.pages import views
-from holdfast.apps.schedules.record import Capture, CaptureSummary, Listed
+from holdfast.apps.schedules.record import Capture
 from holdfast.dashboard import forms, phrases
 from holdfast.dashboard.dress import page, reads, say, url
-from holdfast.dashboard.lists import PAGE, Asked, turn, uuid_of
+from holdfast.dashboard.lists import PAGE, Asked, Found, list_page, mark_of, uuid_of
 from holdfast.dashboard.live import Look, shown
 from holdfast.dashboard.row import orders as orders_of
 from holdfast.engine.lifecycle import MEANING
@@ -36,59 +36,26 @@ router = APIRouter(include_in_schema=False)
 FILTERS = ("state", "user")
 
 
-@dataclass(frozen=True)
-class Found:
-    """A page of sessions; `wrong`: why there is none."""
-
-    now: datetime | None
-    captures: Listed[CaptureSummary]
-    wrong: InvalidInput | None = None
-
-    @property
-    def mark(self) -> list[Any]:
-        """What the page shows."""
-        rows = [(one.id, one.state, one.images, one.attempts) for one in self.captures.items]
-        return [rows, self.captures.cursor is None]
-
-
-async def _list_fingerprint(look: Look) -> Any:
-    return (await _find(look.site, look.caller, Asked.of(look.query))).mark
+async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
+    user_id = user_of(caller)
+    if (wanted := asked.number("user")) is not None:
+        user_id = confined(caller, wanted)
+    async with site.connection() as conn:
+        found = await days.captures(
+            conn, user_id=user_id, state=asked.text("state"), limit=PAGE, cursor=asked.cursor
+        )
+        marks = [(one.id, one.state, one.images, one.attempts) for one in found.items]
+        return Found(now=await clock(conn), items=found.items, cursor=found.cursor, marks=marks)
 
 
 @router.get("/schedules")
-@shown(_list_fingerprint)
+@shown(mark_of(_find))
 async def list_captures(request: Request, caller: Reader, site: Here) -> HTMLResponse:
     """The page of all sessions."""
-    asked = Asked.of(request.query_params.multi_items())
-    found = await _find(site, caller, asked)
-    return page(
-        request,
-        "schedules/captures.html",
-        caller,
-        status=400 if found.wrong else 200,
-        shown=found.mark,
-        found=found,
-        asked=asked,
-        turn=turn(asked, found.captures.cursor),
-        filtered=bool(asked.only(FILTERS)),
-        states=[(one, one) for one in views.CAPTURES],
-        everybody=caller.tenant is None,
-        **views.HELPERS,
+    states = [(one, one) for one in views.CAPTURES]
+    return await list_page(
+        request, "schedules/captures.html", caller, site, _find, FILTERS, states=states, **views.HELPERS
     )
-
-
-async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
-    user_id = user_of(caller)
-    try:
-        if (wanted := asked.number("user")) is not None:
-            user_id = confined(caller, wanted)
-        async with site.connection() as conn:
-            found = await days.captures(
-                conn, user_id=user_id, state=asked.text("state"), limit=PAGE, cursor=asked.cursor
-            )
-            return Found(await clock(conn), found)
-    except InvalidInput as error:
-        return Found(None, Listed((), None), error)
 
 
 # -- one of them -----------------------------------------------------------------------------------------

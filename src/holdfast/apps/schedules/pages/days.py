@@ -18,9 +18,9 @@ from holdfast.apps.schedules import days as stored
 from holdfast.apps.schedules.actions import confined, user_of
 from holdfast.apps.schedules.answers import iso_date
 from holdfast.apps.schedules.pages import queries, views
-from holdfast.apps.schedules.record import Comparison, Day, DaySummary, History, Listed, Report
+from holdfast.apps.schedules.record import Comparison, Day, History, Report
 from holdfast.dashboard.dress import page, say, url
-from holdfast.dashboard.lists import PAGE, Asked, turn
+from holdfast.dashboard.lists import PAGE, Asked, Found, list_page, mark_of
 from holdfast.dashboard.live import Look, shown
 from holdfast.engine import intake
 from holdfast.engine.store import Connection
@@ -32,59 +32,24 @@ FILTERS = ("user", "since", "until")
 OF_DAY = "/schedules/days/{user_id}/{date}"
 
 
-@dataclass(frozen=True)
-class Found:
-    """A page of days; `wrong`: why there is none."""
-
-    now: datetime | None
-    days: Listed[DaySummary]
-    wrong: InvalidInput | None = None
-
-    @property
-    def mark(self) -> list[Any]:
-        """What the page shows."""
-        rows = [(one.user_id, one.schedule_date, one.version, one.updated_at) for one in self.days.items]
-        return [rows, self.days.cursor is None]
-
-
-async def _list_fingerprint(look: Look) -> Any:
-    return (await _find(look.site, look.caller, Asked.of(look.query))).mark
+async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
+    user_id = user_of(caller)
+    if (wanted := asked.number("user")) is not None:
+        user_id = confined(caller, wanted)
+    since, until = (_asked_date(asked, name) for name in ("since", "until"))
+    async with site.connection() as conn:
+        found = await stored.days(
+            conn, user_id=user_id, since=since, until=until, limit=PAGE, cursor=asked.cursor
+        )
+        marks = [(one.user_id, one.schedule_date, one.version, one.updated_at) for one in found.items]
+        return Found(now=await clock(conn), items=found.items, cursor=found.cursor, marks=marks)
 
 
 @router.get("/schedules/days")
-@shown(_list_fingerprint)
+@shown(mark_of(_find))
 async def list_days(request: Request, caller: Reader, site: Here) -> HTMLResponse:
     """The page of all days."""
-    asked = Asked.of(request.query_params.multi_items())
-    found = await _find(site, caller, asked)
-    return page(
-        request,
-        "schedules/days.html",
-        caller,
-        status=400 if found.wrong else 200,
-        shown=found.mark,
-        found=found,
-        asked=asked,
-        turn=turn(asked, found.days.cursor),
-        filtered=bool(asked.only(FILTERS)),
-        everybody=caller.tenant is None,
-        **views.HELPERS,
-    )
-
-
-async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
-    user_id = user_of(caller)
-    try:
-        if (wanted := asked.number("user")) is not None:
-            user_id = confined(caller, wanted)
-        since, until = (_asked_date(asked, name) for name in ("since", "until"))
-        async with site.connection() as conn:
-            found = await stored.days(
-                conn, user_id=user_id, since=since, until=until, limit=PAGE, cursor=asked.cursor
-            )
-            return Found(await clock(conn), found)
-    except InvalidInput as error:
-        return Found(None, Listed((), None), error)
+    return await list_page(request, "schedules/days.html", caller, site, _find, FILTERS, **views.HELPERS)
 
 
 def _asked_date(asked: Asked, name: str) -> date | None:

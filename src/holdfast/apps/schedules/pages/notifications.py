@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,13 +14,12 @@ from holdfast.api.site import Site
 from holdfast.apps.schedules import actions, days
 from holdfast.apps.schedules.actions import confined, user_of
 from holdfast.apps.schedules.pages import views
-from holdfast.apps.schedules.record import Listed, Notification, NotificationSummary
+from holdfast.apps.schedules.record import Notification
 from holdfast.dashboard import forms
 from holdfast.dashboard.dress import page, safe_path, say, url
-from holdfast.dashboard.lists import PAGE, Asked, turn
+from holdfast.dashboard.lists import PAGE, Asked, Found, list_page, mark_of
 from holdfast.dashboard.live import Look, shown
 from holdfast.engine import intake
-from holdfast.errors import InvalidInput
 from holdfast.runtime.overview import clock
 
 router = APIRouter(include_in_schema=False)
@@ -29,59 +27,33 @@ FILTERS = ("status", "user")
 LONGEST_PATH = 2000  # characters of where to go back to
 
 
-@dataclass(frozen=True)
-class Found:
-    """A page of messages; `wrong`: why there is none."""
-
-    now: datetime | None
-    notices: Listed[NotificationSummary]
-    wrong: InvalidInput | None = None
-
-    @property
-    def mark(self) -> list[Any]:
-        """What the page shows."""
-        rows = [(one.id, one.status, one.attempts) for one in self.notices.items]
-        return [rows, self.notices.cursor is None]
-
-
-async def _list_fingerprint(look: Look) -> Any:
-    return (await _find(look.site, look.caller, Asked.of(look.query))).mark
+async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
+    user_id = user_of(caller)
+    if (wanted := asked.number("user")) is not None:
+        user_id = confined(caller, wanted)
+    async with site.connection() as conn:
+        found = await days.notices(
+            conn, user_id=user_id, status=asked.text("status"), limit=PAGE, cursor=asked.cursor
+        )
+        marks = [(one.id, one.status, one.attempts) for one in found.items]
+        return Found(now=await clock(conn), items=found.items, cursor=found.cursor, marks=marks)
 
 
 @router.get("/schedules/notifications")
-@shown(_list_fingerprint)
+@shown(mark_of(_find))
 async def list_notifications(request: Request, caller: Reader, site: Here) -> HTMLResponse:
     """The page of all messages."""
-    asked = Asked.of(request.query_params.multi_items())
-    found = await _find(site, caller, asked)
-    return page(
+    statuses = [(one, one) for one in views.MESSAGES]
+    return await list_page(
         request,
         "schedules/notifications.html",
         caller,
-        status=400 if found.wrong else 200,
-        shown=found.mark,
-        found=found,
-        asked=asked,
-        turn=turn(asked, found.notices.cursor),
-        filtered=bool(asked.only(FILTERS)),
-        statuses=[(one, one) for one in views.MESSAGES],
-        everybody=caller.tenant is None,
+        site,
+        _find,
+        FILTERS,
+        statuses=statuses,
         **views.HELPERS,
     )
-
-
-async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
-    user_id = user_of(caller)
-    try:
-        if (wanted := asked.number("user")) is not None:
-            user_id = confined(caller, wanted)
-        async with site.connection() as conn:
-            found = await days.notices(
-                conn, user_id=user_id, status=asked.text("status"), limit=PAGE, cursor=asked.cursor
-            )
-            return Found(await clock(conn), found)
-    except InvalidInput as error:
-        return Found(None, Listed((), None), error)
 
 
 async def _one(site: Site, caller: Caller, id: str) -> tuple[datetime, Notification]:

@@ -25,76 +25,50 @@ from holdfast.apps.system.tails import TAILS, Tail
 from holdfast.apps.system.types import STATUSES, TYPES, JobType, read_status, read_type, stored_type
 from holdfast.dashboard import forms
 from holdfast.dashboard.dress import page, reads, say, url
-from holdfast.dashboard.lists import PAGE, Asked, turn
+from holdfast.dashboard.lists import PAGE, Asked, Found, list_page, mark_of
 from holdfast.dashboard.live import Look, shown
-from holdfast.engine.values import Filter, Page, Row
+from holdfast.engine.values import Filter, Row
 from holdfast.errors import InvalidInput
 from holdfast.runtime import presence
 from holdfast.runtime.explain import Explanation
 from holdfast.runtime.overview import clock
 
 router = APIRouter(include_in_schema=False)
-FILTERS = ("type", "status", "key", "queue", "created_after", "created_before")
 RARE = ("key", "queue", "created_after", "created_before")
+FILTERS = ("type", "status", *RARE)
 
 
-@dataclass(frozen=True)
-class Found:
-    """A page of jobs; `wrong`: why there is none. `served`: somebody is there who does them."""
-
-    now: datetime | None
-    jobs: Page
-    served: bool = True
-    wrong: InvalidInput | None = None
-
-    @property
-    def mark(self) -> list[Any]:
-        """What the page shows."""
-        rows = [(one.id, one.state, one.attempts) for one in self.jobs.rows]
-        return [rows, self.jobs.cursor is None, self.served]
-
-
-async def _list_fingerprint(look: Look) -> Any:
-    must_maintain(look.caller, "read")
-    return (await _find(look.site, Asked.of(look.query))).mark
+async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
+    must_maintain(caller, "read")
+    which = _filter(asked)
+    async with site.connection() as conn:
+        jobs = await site.stores[NAME].find(conn, which, limit=PAGE, cursor=asked.cursor)
+        fleet = await presence.fleet(conn)
+        now = await clock(conn)
+    timeout = site.settings.worker_timeout
+    served = any(NAME in one.serves and one.silent < timeout for one in fleet)
+    unserved = not served and any(row.state in ("queued", "retrying") for row in jobs.rows)
+    marks = [unserved, *((one.id, one.state, one.attempts) for one in jobs.rows)]
+    return Found(now=now, items=jobs.rows, cursor=jobs.cursor, marks=marks, more={"unserved": unserved})
 
 
 @router.get("/system")
-@shown(_list_fingerprint)
+@shown(mark_of(_find))
 async def list_jobs(request: Request, caller: Reading, site: Here) -> HTMLResponse:
     """The page of all jobs."""
-    asked = Asked.of(request.query_params.multi_items())
-    found = await _find(site, asked)
-    return page(
+    return await list_page(
         request,
         "system/jobs.html",
         caller,
-        status=400 if found.wrong else 200,
-        shown=found.mark,
-        found=found,
-        asked=asked,
-        turn=turn(asked, found.jobs.cursor),
-        filtered=bool(asked.only(FILTERS)),
-        rarely=bool(asked.only(RARE)),
+        site,
+        _find,
+        FILTERS,
+        rare=RARE,
         ledger=site.stores[NAME].ledger,
         types=[(str(one), views.title(one)) for one in TYPES],
         statuses=[(one, one) for one in STATUSES],
         **views.HELPERS,
     )
-
-
-async def _find(site: Site, asked: Asked) -> Found:
-    try:
-        which = _filter(asked)
-        async with site.connection() as conn:
-            jobs = await site.stores[NAME].find(conn, which, limit=PAGE, cursor=asked.cursor)
-            fleet = await presence.fleet(conn)
-            timeout = site.settings.worker_timeout
-            served = any(NAME in one.serves and one.silent < timeout for one in fleet)
-            waits = any(row.state in ("queued", "retrying") for row in jobs.rows)
-            return Found(await clock(conn), jobs, served or not waits)
-    except InvalidInput as error:
-        return Found(None, Page((), None), wrong=error)
 
 
 def _filter(asked: Asked) -> Filter:
