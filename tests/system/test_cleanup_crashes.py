@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from holdfast.apps.system import manifest
 from holdfast.apps.system.bench import target_lock
 from holdfast.apps.system.executors import cleanup, erase
 from holdfast.apps.system.parameters import Cleanup, UserCleanup
+from holdfast.engine.values import Move
 from system.kit import stage
 from system.safe import LooseRun
 from system.subjects import ANNA, BO, filled, flushed, mentions
@@ -24,12 +26,17 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 async def die_at(settings: Settings, folder: Path, what: str, wanted: str) -> None:
-    """Does the work of a job until a step, and is killed there."""
+    """Does the work of a job, or a job itself, until a step, and is killed there."""
 
     async def step(name: str) -> None:
         if name == wanted:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    if what == "job":
+        erase.run = partial(erase.run, step=step)
+        async with stage(settings, folder, apps=[OWN]) as staged:
+            await staged.drain()
+        return
     async with stage(settings, folder, apps=[OWN]) as staged, target_lock(staged.bench, what) as lock:
         assert lock
         run: Any = LooseRun(staged.bench, "UC-loose000", lock)
@@ -71,7 +78,18 @@ async def test_kill_at_each_step_of_cleanup_then_a_new_job_leaves_no_stray_file(
 
 @pytest.mark.parametrize(
     "step",
-    ["settled", "cancelled", "without job", "without connections", "erased", "made", "replaced", "rewritten"],
+    [
+        "settled",
+        "cancelled",
+        "without job",
+        "without connections",
+        "erased",
+        "made",
+        "replaced",
+        "rewritten",
+        "others forgotten",
+        "archive forgotten",
+    ],
 )
 async def test_kill_at_each_step_of_user_cleanup_then_a_new_job_completes_it(
     settings: Settings, tmp_path: Path, step: str
@@ -86,3 +104,22 @@ async def test_kill_at_each_step_of_user_cleanup_then_a_new_job_completes_it(
         assert done.state == "completed", done.columns["message"]
         assert await mentions(staged, ANNA) == {}
         assert await mentions(staged, BO) == others
+
+
+@pytest.mark.parametrize("step", ["others forgotten", "archive forgotten", "finishing", "forgotten"])
+async def test_kill_of_a_worker_that_is_about_to_forget_whom_it_erases_then_the_same_job_completes(
+    settings: Settings, tmp_path: Path, step: str
+) -> None:
+    """Y-30: its row is given back and knows whom; or it has ended, and does not."""
+    async with stage(settings, tmp_path, apps=[OWN]) as staged:
+        await filled(staged)
+        made = await staged.create("user_cleanup", {"subject": {"org_id": str(ANNA)}, "cascade": True})
+        killed(settings, tmp_path, "job", step)
+        job = await staged.job(made)
+        assert job.state == ("completed" if step == "forgotten" else "running")
+        async with staged.app.database.connection() as conn:
+            held = await staged.jobs.held_by(conn, [str(job.owner)])
+            await staged.jobs.move(conn, [Move(verb="release", claim=claim) for claim in held])
+        await staged.drain()
+        assert (await staged.job(made)).state == "completed"
+        assert await mentions(staged, ANNA) == {}

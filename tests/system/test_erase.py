@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Settings
 from holdfast.apps.schedules import days
-from holdfast.apps.system import manifest
-from holdfast.apps.system.bench import target_lock
+from holdfast.apps.system import archive_edits, manifest
+from holdfast.apps.system.bench import Run, target_lock
 from holdfast.apps.system.executors import erase, flush
 from holdfast.apps.system.parameters import Flush, UserCleanup
 from holdfast.db.pool import Connection
@@ -189,6 +189,62 @@ async def test_archived_jobs_that_were_to_erase_the_subject_forget_whom(settings
         assert left.pop("archive system.jobs rows.parquet") == 1
         assert left == {name: others[name] for name in others if not name.startswith("system.jobs.")}
         assert (await manifest.read(staged.bench.archive, "system.jobs")).rows == 2
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["rewritten", "others forgotten", "the archive", "archive forgotten", "finishing", "forgotten"],
+)
+async def test_an_erasure_that_fails_near_its_end_is_tried_again_and_knows_whom_to_erase(
+    settings: Settings, conn: Connection, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Y-11, Y-30: it forgets whom in the very transaction that ends it; what fails after that is too late."""
+    fails = iter([OSError("the archive does not answer")])
+
+    async def once(name: str) -> None:
+        if name == where and (error := next(fails, None)):
+            raise error
+
+    run, rewrite = erase.run, archive_edits.rewrite_with
+
+    async def watched(params: UserCleanup, job: Run) -> Any:
+        return await run(params, job, once)
+
+    async def rewriting(*given: Any) -> int:
+        await once("the archive")
+        return await rewrite(*given)
+
+    async with stage(settings) as staged:
+        await filled(staged)
+        given = {"subject": {"org_id": str(ANNA)}}
+        assert (await staged.run("user_cleanup", given)).state == "failed"
+        await staged.run("flush", {"ledger": "system_jobs", "older_than_hours": 0})
+        assert "archive system.jobs rows.parquet" in await mentions(staged, ANNA)
+        monkeypatch.setattr(erase, "run", watched)
+        monkeypatch.setattr(archive_edits, "rewrite_with", rewriting)
+        made = await staged.create("user_cleanup", given | {"cascade": True}, key=f"erase {ANNA}")
+        async with running(staged.worker()):
+            await until(conn, "select finished_at is not null from system.jobs where id = %s", made)
+        done = await staged.job(made)
+        assert next(fails, None) is None
+        assert (done.state, done.attempts) == ("completed", 0 if where == "forgotten" else 1)
+        assert done.payload["subject"] == {"org_id": "erased"}
+        assert await mentions(staged, ANNA) == {}
+
+
+async def test_a_job_that_still_waits_keeps_whom_to_erase_until_its_own_end(settings: Settings) -> None:
+    """Y-30: whoever made it may have seen what came after the other had looked."""
+    async with stage(settings) as staged:
+        await filled(staged, ANNA)
+        given = {"subject": {"org_id": str(ANNA)}, "cascade": True}
+        waiting = await staged.create("user_cleanup", given, queue="later")
+        assert (await staged.run("user_cleanup", given)).state == "completed"
+        assert (await staged.job(waiting)).payload["subject"] == {"org_id": str(ANNA)}
+        await staged.app.enqueue("job", "mail", tenant=ANNA)
+        await staged.drain(queues=["later"])
+        done = await staged.job(waiting)
+        assert done.columns["message"].startswith("1 rows (job 1); 1 called off")
+        assert await mentions(staged, ANNA) == {}
 
 
 async def test_a_flush_that_comes_late_does_not_bring_the_subject_back(settings: Settings) -> None:

@@ -4,7 +4,7 @@ Without cascade nothing is erased while the subject has open work, connections o
 and counts them. With it, open work is called off, so that running handlers are told; then rows go in batches,
 in the order of foreign keys, or by the statement that an app declares for its own; then archives are written
 anew. Whoever comes in meanwhile is looked for at the end: without cascade he stays, and the job fails. Every
-step may be cut off: a new job goes on.
+step may be cut off: the next run goes on, as the job knows whom to erase until the commit that ends it.
 """
 
 from __future__ import annotations
@@ -58,40 +58,43 @@ async def check(params: UserCleanup, bench: Bench) -> None:
 
 async def run(params: UserCleanup, run: Run, step: Step = unwatched) -> str | Snooze:
     """Erases the subject; answers how many rows went, and which tables could not be asked."""
-    bench, subject = run.bench, subject_of(params)
-    conn = await bench.database.connect("erasure")
+    conn = await run.bench.database.connect("erasure")
     try:
-        places = await places_of(conn, bench, subject)
-        archives = await archives_of(bench, subject)
-        if not await _alone(run, bench, places):
-            return Snooze(TAKEN_WAIT)
-        await _settle(conn, bench, archives)
-        await step("settled")
-        if not params.cascade:
-            await _must_be_done(conn, bench, subject, places, archives)
-        gone: Counter[str] = Counter()
-        for left in reversed(range(ROUNDS)):
-            cancelled = await _cancel(conn, run, subject, places) if params.cascade else 0
-            gone += Counter({"cancelled": cancelled})
-            await step("cancelled")
-            gone += await _erase(conn, run, params, places, step)
-            if not params.cascade:
-                await _must_have_no_more(conn, subject, places)
-            if not (there := await _there(conn, subject, places)):
-                break
-            if not left:
-                raise Conflict(what="the subject", message=f"is still sending: {_told(there)} came meanwhile")
-        await step("erased")
-        archives = await archives_of(bench, subject)  # a flush that had lost its target may have come late
-        await _settle(conn, bench, archives)
-        archived = await _rewrite(run, subject, archives, step)
-        await step("rewritten")
-        await _forget(conn, bench, subject)
-        await _forget_archived(conn, bench, subject)
-        await step("forgotten")
+        return await _run(conn, params, run, step)
     finally:
         await asyncio.shield(conn.close())
-    return _summary(bench, subject, places, gone, archived)
+
+
+async def _run(conn: Connection, params: UserCleanup, run: Run, step: Step) -> str | Snooze:
+    bench, subject = run.bench, subject_of(params)
+    places = await places_of(conn, bench, subject)
+    archives = await archives_of(bench, subject)
+    if not await _alone(run, bench, places):
+        return Snooze(TAKEN_WAIT)
+    await _settle(conn, bench, archives)
+    await step("settled")
+    if not params.cascade:
+        await _must_be_done(conn, bench, subject, places, archives)
+    gone: Counter[str] = Counter()
+    for left in reversed(range(ROUNDS)):
+        cancelled = await _cancel(conn, run, subject, places) if params.cascade else 0
+        gone += Counter({"cancelled": cancelled})
+        await step("cancelled")
+        gone += await _erase(conn, run, params, places, step)
+        if not params.cascade:
+            await _must_have_no_more(conn, subject, places)
+        if not (there := await _there(conn, subject, places)):
+            break
+        if not left:
+            raise Conflict(what="the subject", message=f"is still sending: {_told(there)} came meanwhile")
+    await step("erased")
+    archives = await archives_of(bench, subject)  # a flush that had lost its target may have come late
+    await _settle(conn, bench, archives)
+    archived = await _rewrite(run, subject, archives, step)
+    await step("rewritten")
+    told = _summary(bench, subject, places, gone, archived)
+    await _forget_all(conn, run, subject, told, step)
+    return told
 
 
 async def _alone(run: Run, bench: Bench, places: Sequence[Place]) -> bool:
@@ -282,12 +285,34 @@ async def _rewrite(
     return +gone
 
 
-async def _forget(conn: Connection, bench: Bench, subject: Subject) -> None:
-    """Takes the subject's name out of what tells of its erasure: the jobs, this one too, and the audit."""
-    given = {"word": subject.word, "words": list(subject.words), "value": subject.value}
-    table = name(*bench.stores[NAME].ledger.table.split("."))
+async def _forget_all(conn: Connection, run: Run, subject: Subject, told: str, step: Step) -> None:
+    """Takes the subject's name out of what tells of its erasure, and ends the job.
+
+    Rows before the archive: a flush that comes late takes none with the name there. The job's own row goes
+    last, with the job's end: whatever goes wrong before, the next run must know whom to erase.
+    """
+    await _forget(conn, run.bench, subject)
+    await step("others forgotten")
+    await _forget_archived(conn, run.bench, subject)
+    await step("archive forgotten")
     async with conn.transaction():
-        await conn.execute(SQL(queries.FORGET_JOBS).format(table=table), given)
+        await _forget(conn, run.bench, subject, run.id)
+        await run.finish(conn, told)
+        await step("finishing")
+    await step("forgotten")
+
+
+async def _forget(conn: Connection, bench: Bench, subject: Subject, own: str | None = None) -> None:
+    """The jobs that have ended, one's own if it is named, and the audit forget the subject.
+
+    One that has not ended does so at its own end.
+    """
+    ledger = bench.stores[NAME].ledger
+    table = name(*ledger.table.split("."))
+    given = {"word": subject.word, "words": list(subject.words), "value": subject.value}
+    whose = {"ends": list(ledger.ends), "own": own}
+    async with conn.transaction():
+        await conn.execute(SQL(queries.FORGET_JOBS).format(table=table), given | whose)
         await conn.execute(queries.FORGET_AUDIT, given)
         if subject.unmistakable:
             await conn.execute(queries.FORGET_MENTIONS, given)

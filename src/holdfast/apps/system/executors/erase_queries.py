@@ -28,13 +28,13 @@ where f.contype = 'f' and f.conrelid <> f.confrelid
     and f.conrelid = any(%(oids)s::oid[]) and f.confrelid = any(%(oids)s::oid[])
 """
 
-# The jobs that were to erase the subject, this one too, keep that they did and forget whom.
+# The jobs that were to erase the subject and have ended, or end now, keep that they did and forget whom.
 FORGET_JOBS: LiteralString = """
 update {table} as t set
     parameters = jsonb_set(t.parameters, '{{subject}}', jsonb_build_object(%(word)s::text, 'erased')),
     idempotency_key = case when strpos(lower(t.idempotency_key), lower(%(value)s)) = 0
         then t.idempotency_key end
-where t.job_type = 'user_cleanup' and exists (
+where t.job_type = 'user_cleanup' and (t.status = any(%(ends)s) or t.id = %(own)s) and exists (
     select from jsonb_each_text(
         case jsonb_typeof(t.parameters -> 'subject') when 'object' then t.parameters -> 'subject' end
     ) as s where s.key = any(%(words)s) and lower(s.value) = lower(%(value)s)
