@@ -390,6 +390,51 @@ def test_events_whose_numbers_do_not_grow_are_named() -> None:
     )
 
 
+RESTORED = '{{"verb": "restore", "attempt": {attempt}, "fence": {fence}, "by": "RS-12345678"}}'
+LIFTED = RESTORED.format(attempt=0, fence=7)
+
+
+@pytest.mark.parametrize(
+    ("prev", "next", "detail", "words"),
+    [
+        ("queued", "queued", LIFTED, None),
+        ("queued", "queued", RESTORED.format(attempt=0, fence=3), "takes the fence from 3 to 3"),
+        ("queued", "queued", RESTORED.format(attempt=0, fence=2), "takes the fence from 3 to 2"),
+        ("queued", "queued", RESTORED.format(attempt=0, fence="null"), "says fence nothing, but 3"),
+        ("queued", "queued", RESTORED.format(attempt=1, fence=7), "says attempt 1, but 0"),
+        ("queued", "running", LIFTED, "restore leads from queued to queued"),
+        ("failed", "failed", LIFTED, "but the row was queued"),
+    ],
+)
+def test_a_restore_raises_the_fence_and_says_nothing_else(
+    prev: str, next: str, detail: str, words: str | None
+) -> None:
+    """Y-33: the row is where it was; the next claim goes on from the fence that is told."""
+    replay = Replay(Rules(ERRANDS), Facts(key=1, state="running", owner="w", fence=8, attempts=0, started=13))
+    assert replay.fold(1, 10, None, "queued", '{"verb": "enqueue", "attempt": 0, "fence": 0}') is None
+    replay.fence = 3
+    lie = replay.fold(2, 12, prev, next, detail)
+    if words:
+        assert lie
+        assert words in lie.what
+        return
+    assert lie is None
+    claim = '{"verb": "claim", "attempt": 0, "fence": 8, "worker": "w"}'
+    assert replay.fold(3, 13, "queued", "running", claim) is None
+    assert replay.compare() is None
+
+
+def test_a_restore_begins_no_record_but_that_of_a_row_that_has_ended() -> None:
+    """Y-29: of a row that has ended an eviction leaves the last event, which may be that of a restore."""
+    ended = Replay(Rules(ERRANDS), Facts(key=1, state="dead_letter", fence=7, attempts=0, finished=5))
+    assert ended.fold(2, 12, "dead_letter", "dead_letter", LIFTED) is None
+    assert ended.compare() is None
+    forged = Replay(Rules(ERRANDS), Facts(key=1, state="queued", fence=7, attempts=0))
+    assert forged.fold(2, 12, "queued", "queued", LIFTED) == Lie(
+        1, 2, "event 2 says queued → queued, but the row had no event before"
+    )
+
+
 async def test_a_report_lists_a_hundred_lies_and_counts_all(conn: Connection) -> None:
     items = [ERRANDS_SAMPLE.item() for _ in range(250)]
     receipts = await STORE.enqueue_many(conn, items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,15 @@ from holdfast.apps.system.bench import Run, target_lock
 from holdfast.apps.system.executors import restore, swap
 from holdfast.apps.system.parameters import Restore
 from holdfast.db.pool import Connection
+from holdfast.engine.values import Fault, Move
+from holdfast.engine.verify import verify
 from holdfast.errors import ClaimLost, Conflict, IllegalEdge, InvalidInput, MissingExtra, TargetExists
 from holdfast.runtime.context import Context, Finishing
 from runtime.support import one, until
 from system.kit import Stage, stage
 from system.safe import SHOP, back_up, bring_back, drop, strays, sums
+
+ORG = uuid.UUID("00000000-0000-4000-8000-000000000001")
 
 
 @pytest.fixture
@@ -626,6 +631,46 @@ async def test_a_fence_never_goes_back(settings: Settings, conn: Connection, tmp
         await bring_back(on.bench, "a", "public", overwrite=True)
         assert await on.one("select fence from tasks where id = %s", job) == 7
         assert await on.one("select fence from tasks where id = %s", other) == 0
+
+
+async def test_the_record_is_true_after_a_restore_that_raises_fences(
+    settings: Settings, conn: Connection, tmp_path: Path
+) -> None:
+    """Y-33: an event tells it, by the restore; so it stays true when work goes on, and when it is cut."""
+    async with stage(settings, tmp_path) as on:
+        store = on.app.stores["job"]
+        made = [(await on.app.enqueue("job", "note", tenant=ORG)).id for _ in range(3)]
+        (dead, held) = await store.claim(conn, "old", 2)
+        await store.move(conn, [Move(verb="reject", claim=dead, fault=Fault(code="X", message="no"))])
+        await back_up(on.bench, "public", "a")
+        await store.move(conn, [Move(verb="finish", claim=held)])
+        await store.requeue(conn, dead.id)
+        (late,) = [claim for claim in await store.claim(conn, "old", 2) if claim.id != dead.id]
+        await store.move(conn, [Move(verb="release", claim=late)])
+        assert {claim.id for claim in await store.claim(conn, "old", 2)} == {late.id}
+        told = {"backup_location": "a", "target_schema": "public", "overwrite": True}
+        restored = await on.run("restore", told)
+        assert restored.state == "completed", restored.columns["message"]
+        assert (await verify(store, conn)).lies == ()
+        last = {each: (await on.app.timeline("job", each))[-1] for each in made}
+        assert {each: event.detail["verb"] for each, event in last.items()} == {
+            **dict.fromkeys((dead.id, late.id), "restore"),
+            held.id: "lose",
+        }
+        assert (last[late.id].prev, last[late.id].next) == ("queued", "queued")
+        assert last[late.id].detail["by"] == restored.id
+        assert last[late.id].detail["fence"] == late.fence + 1
+        await conn.execute("update job set run_at = now()")
+        for claim in await store.claim(conn, "new", 3):
+            await store.move(conn, [Move(verb="finish", claim=claim)])
+        await conn.execute("select set_config('holdfast.evict', 'on', false)")
+        assert await one(conn, "select count(*) from job_event where job_id = %s", dead.id) > 1
+        await conn.execute(
+            "delete from job_event where job_id = %s and seq < %s", (dead.id, last[dead.id].seq)
+        )
+        assert (await verify(store, conn)).lies == ()
+        await conn.execute("update job set fence = fence + 1 where id = %s", (late.id,))
+        assert [lie.id for lie in (await verify(store, conn)).lies] == [late.id]
 
 
 async def test_restoring_system_is_refused_while_other_jobs_run(

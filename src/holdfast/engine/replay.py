@@ -22,6 +22,7 @@ from holdfast.engine.roles import CodeError, JsonError, TextError
 LONGEST = 80  # characters of a text that a lie quotes
 NEVER = -(2**63) - 1  # before every number of the database
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # PostgreSQL's
+RESTORE = "restore"  # no verb of a lifecycle: says that a row came back from a backup, and with which fence
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Leap(msgspec.Struct, frozen=True, kw_only=True):
     errs: bool = False
     clears_error: bool = False
     stays: bool = False  # a progress: nothing changes
+    lifts: bool = False  # a restore: the fence is what it was before, so that it never goes back
     fenced: bool = False  # only the worker that holds the row may say it, and is named
 
 
@@ -102,6 +104,8 @@ class Rules:
         self.leaps["progress", running] = Leap(
             verb="progress", next=running, rest=(), stays=True, fenced=True
         )
+        for state in ledger.states if ledger.fence else ():
+            self.leaps[RESTORE, state] = Leap(verb=RESTORE, next=state, rest=(), stays=True, lifts=True)
         self.decode = msgspec.json.Decoder(Detail).decode
         self.first_start = ledger.times.first_start
         self.has_start, self.has_end = ledger.times.started is not None, ledger.times.finished is not None
@@ -211,12 +215,14 @@ class Replay:
         """Takes an end as the first event: of a row that has ended, an eviction leaves the last event alone.
 
         It tells the count and the fence. When the row began, whose it is and of what it failed is not told
-        any more, and not compared.
+        any more, and not compared; nor is when it ended, where a restore came after that.
         """
-        ends = {edge.to for edge in self.rules.ledger.edges if edge.verb == told.verb}
+        edges = self.rules.ledger.edges
+        ends = {edge.to for edge in edges if told.verb in (edge.verb, RESTORE)}
         if self.state is not None or at is None or next not in ends & set(self.rules.ledger.ends):
             return False
-        self.cut, self.attempts, self.fence, self.finished = True, told.attempt, told.fence, at
+        self.cut, self.attempts, self.fence = True, told.attempt, told.fence
+        self.finished = self.row.finished if told.verb == RESTORE else at
         return True
 
     def _speaks_for_another(self, leap: Leap, told: Detail) -> bool:
@@ -229,6 +235,10 @@ class Replay:
         """What a move does to the facts; or what is wrong with its numbers."""
         if leap.claims and self.fence is not None:
             self.fence += 1
+        if leap.lifts and told.fence is not None and self.fence is not None:
+            if told.fence <= self.fence:
+                return f"is a restore that takes the fence from {self.fence} to {told.fence}"
+            self.fence = told.fence
         if self.attempts is not None:
             self.attempts = 0 if leap.resets else self.attempts + leap.step
         if told.attempt != self.attempts or told.fence != self.fence:
@@ -322,7 +332,7 @@ class Replay:
 
     def _no_edge(self, verb: str, prev: str | None, next: str) -> str:
         said = f"says {_quoted(verb)}: {_hop(prev, next)}"
-        if verb not in VERBS and verb != "progress":
+        if verb not in VERBS and verb not in ("progress", RESTORE):
             return f"{said}, but there is no such verb"
         leap = self.rules.leaps.get((verb, prev))
         if leap is None:

@@ -145,9 +145,25 @@ returning {key}::text
 
 # A fence never goes back: whoever was told a later one before the restore must not be taken for its holder.
 RAISE_FENCES: LiteralString = """
-update {new} as n set {fence} = o.{fence} from {old} as o
-where o.{key} = n.{key} and o.{fence} > n.{fence}
+update {new} as t set {sets} from {old} as o
+where o.{key} = t.{key} and o.{fence} > t.{fence}
 """
+FENCE: LiteralString = "{fence} = o.{fence}"
+TOUCHED: LiteralString = ", {updated} = greatest({clock}, t.{updated})"
+
+# The same where rows have a record: each tells it, or the next claim would not follow from what is told.
+RAISE_AND_TELL: LiteralString = (
+    "with moved as ("
+    + RAISE_FENCES
+    + """
+    returning t.*
+)
+insert into {journal} ({row}, {at}, {prev}, {next}, {detail})
+select t.{key}, {moment}, t.{state}::text, t.{state}::text,
+    jsonb_strip_nulls(jsonb_build_object({facts}, 'by', %(by)s::text))
+from moved as t order by t.{key}
+"""
+)
 
 # Functions that look for their tables in the schema's old name, and those of ours whose text has it.
 SEARCHING: LiteralString = """

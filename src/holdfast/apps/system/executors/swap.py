@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from psycopg.errors import DeadlockDetected, LockNotAvailable
-from psycopg.sql import SQL, Composed, Identifier
+from psycopg.sql import SQL, Composable, Composed, Identifier
 
 from holdfast.apps.system.executors import contents
 from holdfast.apps.system.executors import restore_queries as queries
@@ -22,6 +22,7 @@ from holdfast.apps.system.executors.contents import Connection, Step, direct, sc
 from holdfast.apps.system.ledger import NAME
 from holdfast.engine.decide import decide_lost
 from holdfast.engine.ledger import Ledger
+from holdfast.engine.replay import RESTORE
 from holdfast.engine.store import Store
 from holdfast.errors import Conflict, DatabaseUnavailable, InvalidInput, TargetExists
 
@@ -153,7 +154,7 @@ async def _settle(conn: Connection, swap: Swap, ended: list[str], *, replaces: b
             ended += await _end_unfinished(conn, swap, ledger)
         await _give_back(conn, swap, store)
         if replaces:
-            await _raise_fences(conn, swap, ledger)
+            await _raise_fences(conn, swap, store)
         if ledger.name == NAME and replaces:
             await _carry_job(conn, swap, ledger)
     if await _is_meant(conn, WORKERS, swap.target):
@@ -190,18 +191,36 @@ async def _end_unfinished(conn: Connection, swap: Swap, ledger: Ledger) -> list[
     return [row[0] for row in await (await conn.execute(query, params)).fetchall()]
 
 
-async def _raise_fences(conn: Connection, swap: Swap, ledger: Ledger) -> None:
+async def _raise_fences(conn: Connection, swap: Swap, store: Store) -> None:
+    ledger, words = store.ledger, store.sql
     table = ledger.table.split(".")[-1]
     params = {"old": swap.old, "new": swap.target, "table": table}
     shared = {name for (name,) in await (await conn.execute(queries.SHARED, params)).fetchall()}
-    if ledger.fence and {ledger.fence, ledger.key.column} <= shared:
-        query = SQL(queries.RAISE_FENCES).format(
-            new=Identifier(swap.target, table),
-            old=Identifier(swap.old, table),
-            key=Identifier(ledger.key.column),
-            fence=Identifier(ledger.fence),
-        )
-        await conn.execute(query)
+    if not ledger.fence or not {ledger.fence, ledger.key.column} <= shared:
+        return
+    fence = Identifier(ledger.fence)
+    names: dict[str, Any] = {
+        "new": Identifier(swap.target, table),
+        "old": Identifier(swap.old, table),
+        "key": words.key,
+        "fence": fence,
+        "sets": SQL(queries.FENCE).format(fence=fence),
+    }
+    if ledger.journal is None:
+        await conn.execute(SQL(queries.RAISE_FENCES).format(**names))
+        return
+    moment: Composable = words.clock
+    if ledger.times.updated:
+        updated = Identifier(ledger.times.updated)
+        names["sets"] += SQL(queries.TOUCHED).format(updated=updated, clock=words.clock)
+        moment = updated
+    query = SQL(queries.RAISE_AND_TELL).format(
+        **(names | words.journal_names()),
+        state=words.state,
+        moment=moment,
+        facts=words.facts(RESTORE, due=False),
+    )
+    await conn.execute(query, {"by": swap.run.id, "now": None})
 
 
 async def _refuse_others(conn: Connection, swap: Swap) -> None:
