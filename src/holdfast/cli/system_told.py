@@ -34,29 +34,10 @@ def shaded(word: str) -> Text:
 
 
 def job(row: Row) -> dict[str, Any]:
-    """A job, with the names that the API has for what is known of it."""
-    from holdfast.apps.system.types import stored_type
+    """A job."""
+    from holdfast.apps.system.ledger import told
 
-    columns = row.columns
-    return {
-        "id": row.id,
-        "type": str(stored_type(row.kind)),
-        "type_word": row.kind,
-        "status": row.state,
-        "message": columns.get("message"),
-        "parameters": row.payload,
-        "key": columns.get("idempotency_key"),
-        "retry_count": row.attempts,
-        "max_retries": row.limit,
-        "created_at": row.created,
-        "updated_at": row.updated,
-        "started_at": row.started,
-        "finished_at": row.finished,
-        "run_at": row.due if row.state in ("new", "queued", "retrying") else None,
-        "node_id": columns.get("node_id"),
-        "queue": columns.get("queue"),
-        "priority": columns.get("priority"),
-    }
+    return told(row)
 
 
 def whole(row: Row) -> dict[str, Any]:

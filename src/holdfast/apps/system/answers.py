@@ -16,8 +16,9 @@ from holdfast.apps.system.backups import BackupInfo
 from holdfast.apps.system.console.words import LONGEST
 from holdfast.apps.system.fields import FINAL, about_type, schema_of
 from holdfast.apps.system.joblines import Level, Line
+from holdfast.apps.system.ledger import told
 from holdfast.apps.system.orders import Wish
-from holdfast.apps.system.types import JobType, read_status, read_type, stored_type
+from holdfast.apps.system.types import JobType, read_status, read_type
 from holdfast.engine.intake import INT4
 from holdfast.engine.values import Filter, Json, Row
 
@@ -130,7 +131,7 @@ class ListedJob(Answer):
 
     @classmethod
     def of(cls, row: Row) -> ListedJob:
-        return cls(**_told(row))
+        return cls(**told(row), actions=orders_of(row))
 
 
 class ShownJob(ListedJob):
@@ -144,7 +145,8 @@ class ShownJob(ListedJob):
     @classmethod
     def of(cls, row: Row, progress: tails.Progress | None = None) -> ShownJob:
         return cls(
-            **_told(row),
+            **told(row),
+            actions=orders_of(row),
             exception_trace=row.columns.get("exception_trace"),
             progress=progress and ShownProgress.model_validate(progress),
         )
@@ -153,30 +155,6 @@ class ShownJob(ListedJob):
 def orders_of(row: Row) -> list[Order]:
     """What a person may order about a job now."""
     return ["retry"] if row.finished else ["cancel"]
-
-
-def _told(row: Row) -> dict[str, Any]:
-    columns = row.columns
-    return {
-        "id": row.id,
-        "type": stored_type(row.kind),
-        "type_word": row.kind,
-        "status": row.state,
-        "message": columns.get("message"),
-        "parameters": row.payload,
-        "key": columns.get("idempotency_key"),
-        "retry_count": row.attempts,
-        "max_retries": row.limit,
-        "created_at": row.created,
-        "updated_at": row.updated,
-        "started_at": row.started,
-        "finished_at": row.finished,
-        "run_at": row.due if row.state in ("new", "queued", "retrying") else None,
-        "node_id": columns.get("node_id"),
-        "queue": columns.get("queue"),
-        "priority": columns.get("priority"),
-        "actions": orders_of(row),
-    }
 
 
 class SystemJobs(Answer):

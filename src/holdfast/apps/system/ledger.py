@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.apps.system.types import new_id
+from typing import Any
+
+from holdfast.apps.system.types import new_id, stored_type
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Edge
 from holdfast.engine.roles import Attempts, Due, Idempotency, Key, Lane, Times, TraceError
+from holdfast.engine.values import Row
 
 NAME = "system_jobs"
 ACTIVE = ("new", "queued", "running", "retrying")
@@ -62,3 +65,27 @@ def system_jobs(schema: str = "system") -> Ledger:
 
 
 SYSTEM_JOBS = system_jobs()
+
+
+def told(row: Row) -> dict[str, Any]:
+    """A job by the names that people know: those of the API, and of the command line's JSON."""
+    columns = row.columns
+    return {
+        "id": row.id,
+        "type": stored_type(row.kind),
+        "type_word": row.kind,
+        "status": row.state,
+        "message": columns.get("message"),
+        "parameters": row.payload,
+        "key": columns.get("idempotency_key"),
+        "retry_count": row.attempts,
+        "max_retries": row.limit,
+        "created_at": row.created,
+        "updated_at": row.updated,
+        "started_at": row.started,
+        "finished_at": row.finished,
+        "run_at": row.due if row.state in ("new", "queued", "retrying") else None,
+        "node_id": columns.get("node_id"),
+        "queue": columns.get("queue"),
+        "priority": columns.get("priority"),
+    }
