@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ import pytest
 from holdfast import Settings
 from holdfast.apps.system import backups, programs
 from holdfast.apps.system.backups import list_backups, resolve_location, verify_backup
+from holdfast.apps.system.executors import backup
+from holdfast.apps.system.executors.contents import no_step
 from holdfast.db.pool import Connection
 from holdfast.errors import (
     HoldfastError,
@@ -459,7 +461,7 @@ async def test_what_killed_runs_left_is_removed_and_what_others_write_is_not(
 ) -> None:
     """Y-16: the leftovers of the same place, and of others beside it whose run is gone."""
     root = tmp_path / "backups"
-    for name in (".a.partial", ".gone.partial"):
+    for name in (".a.partial", ".a.0f1e2.partial", ".gone.partial", ".gone.0f1e2.partial"):
         (root / name).mkdir(parents=True)
         (root / name / "shop.dump.zst").write_bytes(b"half")
     async with stage(settings, tmp_path) as on:
@@ -476,12 +478,141 @@ async def test_what_killed_runs_left_is_removed_and_what_others_write_is_not(
             group.create_task(back_up(on.bench, "depot", "b", wait))
             await going_on.wait()
             await back_up(on.bench, "shop", "a")
-            assert hidden(root) == [str(root / ".b.partial")]
+            assert [Path(name).name[:3] for name in hidden(root)] == [".b."]
             with pytest.raises(TargetExists, match="is being written"):
                 await back_up(on.bench, "shop", "b")
             finish.set()
     assert sorted(path.name for path in root.iterdir()) == ["a", "b"]
     assert verify_backup(root / "b")
+
+
+Steps = dict[str, Callable[[str], Awaitable[None]]]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """What happens at the steps of backups that jobs make, by their schema."""
+    real, told = backup.run, Steps()
+
+    async def run(params: Any, run: Any) -> str:
+        return await real(params, run, told.get(params.schema, no_step))
+
+    monkeypatch.setattr(backup, "run", run)
+    return told
+
+
+# Ends the connections that hold the place of a backup, and nothing else: they ask for nothing meanwhile.
+CUT_OFF = """
+select pg_terminate_backend(a.pid, 5000)
+from pg_stat_activity as a join pg_locks as l on l.pid = a.pid and l.locktype = 'advisory' and l.granted
+where a.datname = current_database() and l.database = a.datid
+    and (l.classid::bigint << 32) + l.objid::bigint = hashtextextended('holdfast system backup ' || %s, 0)
+"""
+
+
+async def test_a_place_whose_lock_is_lost_is_not_written_to(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path, steps: Steps
+) -> None:
+    """Y-16, Y-32: it is asked before the backup gets its name; the job makes it at its next try."""
+    place, met = tmp_path / "backups" / "a", list[str]()
+
+    async def cut(step: str) -> None:
+        met.append(step)
+        if met == ["folder", "snapshot", "dumped"]:
+            assert (await (await conn.execute(CUT_OFF, (str(place),))).fetchall()) == [(True,)]
+
+    steps["shop"] = cut
+    async with stage(settings, tmp_path) as on:
+        job = await on.create("backup", {"schema": "shop", "backup_location": "a"})
+        await on.drain()
+        assert met[-1] == "manifest"
+        row = await on.job(job)
+        assert (row.state, row.attempts) == ("retrying", 1)
+        assert "was lost: nothing was written there" in row.columns["message"]
+        assert written(tmp_path / "backups") == []
+        await on.do("update system.jobs set run_at = 0")
+        await on.drain()
+        assert (await on.job(job)).state == "completed"
+    assert verify_backup(place).job == job
+
+
+@pytest.mark.parametrize("end", ["stopped", "cut off"])
+async def test_a_backup_that_was_made_and_not_told_is_done(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path, steps: Steps, end: str
+) -> None:
+    """Y-16, Y-32: the manifest names its job, so the next run of that one, and of no other, knows it."""
+    place, there = tmp_path / "backups" / "a", asyncio.Event()
+
+    async def stop(step: str) -> None:
+        if step == "published":
+            steps.clear()
+            there.set()
+            if end == "stopped":
+                await asyncio.Event().wait()
+            await conn.execute(CUT_OFF, (str(place),))
+
+    steps["shop"] = stop
+    params = {"schema": "shop", "backup_location": "a"}
+    async with stage(settings, tmp_path, shutdown_timeout=0.1, system_concurrency=1) as on:
+        job = await on.create("backup", params)
+        worker = on.worker()
+        working = asyncio.create_task(worker.run())
+        await there.wait()
+        if end == "cut off":
+            await until(conn, "select status = 'retrying' from system.jobs")
+        worker.stop()
+        await working
+        made = (place / "manifest.json").read_bytes()
+        other = await on.create("backup", params, max_retries=0, priority=-1)  # it cannot know yet
+        await on.do("update system.jobs set run_at = 0")
+        await on.drain()
+        row = await on.job(job)
+        assert row.state == "completed", row.columns["message"]
+        assert row.columns["message"].startswith("250 rows of 2 tables")
+        refused = await on.job(other)
+        assert refused.state == "failed"
+        assert "no backup is overwritten" in refused.columns["message"]
+        with pytest.raises(TargetExists, match="holds a backup"):
+            await on.create("backup", params)
+    assert (place / "manifest.json").read_bytes() == made
+    assert [path.name for path in (tmp_path / "backups").iterdir()] == ["a"]
+
+
+async def test_two_backups_never_share_a_folder(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path, steps: Steps
+) -> None:
+    """Y-16, Y-32: the first has lost the lock of its place, and does not know it."""
+    await conn.execute("create schema depot; create table depot.shelf (n int)")
+    place, reached, going = tmp_path / "backups" / "a", asyncio.Event(), asyncio.Event()
+    folders: list[list[str]] = []
+
+    async def first(step: str) -> None:
+        if step == "dumped":
+            await conn.execute(CUT_OFF, (str(place),))
+            reached.set()
+            await going.wait()
+
+    async def second(step: str) -> None:
+        if step == "dumped":
+            folders.append(sorted(hidden(tmp_path)))
+            going.set()
+            await until(conn, "select count(*) = 1 from system.jobs where status = 'failed'")
+
+    steps.update(shop=first, depot=second)
+    async with stage(settings, tmp_path, system_concurrency=2) as on:
+        late = await on.create("backup", {"schema": "shop", "backup_location": "a"}, max_retries=0)
+        worker = on.worker()
+        working = asyncio.create_task(worker.run())
+        await reached.wait()
+        job = await on.create("backup", {"schema": "depot", "backup_location": "a"}, max_retries=0)
+        await until(conn, "select count(*) = 0 from system.jobs where status not in ('completed', 'failed')")
+        worker.stop()
+        await working
+        assert [(await on.job(one)).state for one in (late, job)] == ["failed", "completed"]
+        assert [len(found) for found in folders] == [2]
+        assert [(info.name, info.problem) for info in list_backups(on.bench.settings)] == [("a", None)]
+    assert (verify_backup(place).job, written(place)) == (job, ["depot.dump.zst", "manifest.json"])
+    assert [path.name for path in (tmp_path / "backups").iterdir()] == ["a"]
 
 
 async def test_backups_are_listed_the_newest_first(settings: Settings, shop: None, tmp_path: Path) -> None:

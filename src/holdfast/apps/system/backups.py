@@ -9,9 +9,11 @@ not one byte of a backup can change unseen. Nothing here knows a database.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Generator, Iterable
@@ -32,6 +34,8 @@ LEVEL = 3  # of zstd: as quick as the disk, and a fifth of the size
 CHUNK = 2**20
 DEEPEST = 4  # folders below a root that are looked into for backups
 LONGEST, LONGEST_PATH = 240, 4000  # bytes that a name, and a whole path, may have: what we add must fit, too
+RANDOM = 5  # letters: what tells the partial folders of one place apart
+_RANDOM = re.compile(rf"(?<=.)\.[0-9a-f]{{{RANDOM}}}$")
 _HEAD = re.compile(rb'\{\n  "sum": "([0-9a-f]{64})",\n')
 
 
@@ -184,14 +188,49 @@ def refuse_taken(place: Path) -> None:
         raise TargetExists(message=f"{place} is there already, and not empty: name another place")
 
 
-def partial(place: Path) -> Path:
-    """Where a backup is written before it has its name: beside it, so that naming it is one step."""
-    return place.with_name(f".{place.name}.partial")
+@contextmanager
+def partial(settings: Settings, place: Path) -> Generator[Path]:
+    """A new folder for a backup that has no name yet: beside its place, so that naming it is one step.
+
+    Nobody else has one of this name, and all can tell that we live: `is_living`.
+    """
+    folder = place.with_name(f".{place.name}.{secrets.token_hex(3)[:RANDOM]}.partial")
+    make_folder(settings, folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _hold(descriptor)
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def is_living(folder: Path) -> bool:
+    """Whether a process still writes to a partial folder, whatever became of its connections."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # gone, or no folder at all
+        return False
+    try:
+        return not _hold(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _hold(descriptor: int) -> bool:
+    """Takes the lock of an open folder; False when another has it. Some file systems know no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def whole(folder: Path) -> Path:
     """The place that a partial folder was for."""
-    return folder.with_name(folder.name.removeprefix(".").removesuffix(".partial"))
+    name = folder.name.removeprefix(".").removesuffix(".partial")
+    return folder.with_name(_RANDOM.sub("", name))
 
 
 def partials(place: Path) -> list[Path]:

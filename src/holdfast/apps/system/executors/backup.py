@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg.errors import UndefinedTable
 from psycopg.sql import SQL, Identifier, Literal
 
@@ -24,10 +25,18 @@ from holdfast.apps.system.bench import target_lock
 from holdfast.apps.system.executors import backup_queries as queries
 from holdfast.apps.system.executors import contents
 from holdfast.apps.system.executors.contents import Connection, Seldom, Step, direct, no_step, scalar
+from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.parameters import Backup
 from holdfast.apps.system.programs import Program, ProgramFailed, Programs, find_programs, server_of
 from holdfast.db.database import revision
-from holdfast.errors import Conflict, InvalidInput, NotFound, TargetExists
+from holdfast.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    InvalidBackup,
+    InvalidInput,
+    NotFound,
+    TargetExists,
+)
 
 if TYPE_CHECKING:
     from holdfast.apps.system.bench import Bench, Run
@@ -45,13 +54,39 @@ def target(params: Backup) -> str:
 async def check(params: Backup, bench: Bench) -> None:
     """Refuses a backup that could not be made, or not be restored; writes nothing."""
     contents.refuse_system("schema", params.schema)
-    backups.new_location(bench.settings, params.backup_location)
+    await _check_place(params, bench)
     if params.compression == "zstd":
         backups.require_zstd()
     server_of(bench.database, name="holdfast backup")
     async with await direct(bench.database, "backup") as conn:
         await asyncio.to_thread(find_programs, conn.info.server_version)
         await _check_schema(conn, params)
+
+
+async def _check_place(params: Backup, bench: Bench) -> None:
+    """The place is free; or taken by a job that goes on, which may be the one that asks: its run knows."""
+    try:
+        backups.new_location(bench.settings, params.backup_location)
+    except TargetExists:
+        place = backups.resolve_location(bench.settings, params.backup_location)
+        made = _manifest_at(place)
+        if made is None:
+            raise
+        async with bench.database.connection() as conn:
+            try:
+                job = await bench.stores[NAME].get(conn, made.job)
+            except NotFound:
+                job = None
+        if job is None or job.state in bench.stores[NAME].ledger.ends:
+            raise
+
+
+def _manifest_at(place: Path) -> Manifest | None:
+    """What the backup at a place holds; None where there is none that we could use."""
+    try:
+        return backups.read_manifest(place)
+    except InvalidBackup:
+        return None
 
 
 async def _check_schema(conn: Connection, params: Backup) -> None:
@@ -114,34 +149,58 @@ async def run(params: Backup, run: Run, step: Step = no_step) -> str:
     async with target_lock(bench, f"backup {place}") as mine:
         if mine is None:
             raise TargetExists(message=f"another backup is being written to {place}")
-        backups.new_location(bench.settings, params.backup_location)
         await _remove_leftovers(bench, place)
-        folder = backups.partial(place)
-        backups.make_folder(bench.settings, folder)
+        done = _manifest_at(place)
+        if done and (done.job, done.schema) == (run.id, params.schema):  # an earlier run could not say so
+            manifest = await asyncio.to_thread(backups.verify_backup, place)
+        else:
+            backups.new_location(bench.settings, params.backup_location)
+            manifest = await _make(params, run, place, mine, step)
+    return f"{manifest.rows} rows of {len(manifest.tables)} tables, {manifest.bytes} bytes, in {place}"
+
+
+async def _make(params: Backup, run: Run, place: Path, mine: Connection, step: Step) -> Manifest:
+    """Writes the backup into a folder of its own, which then gets its name. `mine` keeps the place ours."""
+    with backups.partial(run.bench.settings, place) as folder:
         try:
             await step("folder")
             programs = await asyncio.to_thread(find_programs, mine.info.server_version)
             manifest = await _write(_Job(params=params, run=run, programs=programs, folder=folder, step=step))
             await step("manifest")
             await run.still_ours()
+            await _still_ours(mine, place)
             await asyncio.to_thread(backups.publish, folder, place)
             await step("published")
+            return manifest
         except BaseException:
             await asyncio.shield(asyncio.to_thread(backups.remove, folder))
             raise
-    return f"{manifest.rows} rows of {len(manifest.tables)} tables, {manifest.bytes} bytes, in {place}"
+
+
+async def _still_ours(mine: Connection, place: Path) -> None:
+    """`DatabaseUnavailable` when the connection that keeps a place is gone: another may have it by now."""
+    try:
+        await mine.execute(queries.HELD)
+    except psycopg.Error:
+        message = f"the connection that kept {place} to us was lost: nothing was written there"
+        raise DatabaseUnavailable(message=message) from None
 
 
 async def _remove_leftovers(bench: Bench, place: Path) -> None:
-    """Removes what killed runs have left beside the place: a folder whose lock nobody holds."""
+    """Removes what killed runs have left beside the place: folders of nobody who lives or has a lock."""
     for folder in await asyncio.to_thread(backups.partials, place):
         if backups.whole(folder) == place:
-            await asyncio.to_thread(backups.remove, folder)
+            await asyncio.to_thread(_remove_dead, folder)
             continue
         async with target_lock(bench, f"backup {backups.whole(folder)}") as free:
             if free is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    await asyncio.to_thread(backups.remove, folder)
+                await asyncio.to_thread(_remove_dead, folder)
+
+
+def _remove_dead(folder: Path) -> None:
+    if not backups.is_living(folder):
+        with contextlib.suppress(FileNotFoundError):
+            backups.remove(folder)
 
 
 class _InTheWay(Exception):
