@@ -170,6 +170,61 @@ async def test_an_erasure_waits_while_one_of_its_ledgers_is_being_maintained(set
         assert (await staged.job(made)).state == "completed"
 
 
+async def test_the_log_does_not_say_whose_erasure_waits(settings: Settings) -> None:
+    """Y-17, Y-18, Y-30: nobody takes a name out of jobs.log."""
+    async with stage(settings) as staged:
+        params = UserCleanup(subject={"org_id": str(ANNA)})
+        made = await staged.create("user_cleanup", {"subject": {"tenant_id": str(ANNA).upper()}})
+        async with target_lock(staged.bench, erase.target(params)) as lock:
+            assert lock
+            await staged.drain()
+            assert "INFO waits: its target is taken" in staged.lines(made)
+        await staged.do("update system.jobs set run_at = 0")
+        await staged.drain()
+        assert (await staged.job(made)).state == "completed"
+        assert await mentions(staged, ANNA) == {}
+
+
+@pytest.mark.parametrize(
+    ("word", "type", "value"), [("org_id", "uuid", str(ANNA)), ("user_id", "bigint", USER)]
+)
+async def test_what_the_database_says_of_a_subject_reaches_neither_the_log_nor_the_job(
+    settings: Settings, word: str, type: str, value: Any
+) -> None:
+    """Y-10, Y-30: a trigger, or the detail of an error, has the name; the rest of it is told."""
+    own = Table(name="own.project", kind="user", subjects={word: "whose"})
+    async with stage(settings, apps=[App(name="own", tables=(own,))]) as staged:
+        await staged.do(
+            f"create schema own; create table own.project (id bigint primary key, whose {type});"
+            " create function own.refuse() returns trigger language plpgsql as $$ begin"
+            " raise exception 'Project of % stays', upper(old.whose::text)"
+            " using detail = 'whose=(' || old.whose || ')';"
+            " end $$;"
+            " create trigger refuse before delete on own.project for each row execute function own.refuse()"
+        )
+        await staged.do("insert into own.project values (1, %s)", value)
+        failed = await staged.run("user_cleanup", {"subject": {word: value}}, max_retries=0)
+        assert failed.state == "failed"
+        assert failed.columns["message"].startswith("RaiseException: Project of erased stays")
+        assert "whose=(erased)" in failed.columns["exception_trace"]
+        assert any("Project of erased stays" in line for line in staged.lines())
+        known = await mentions(staged, UUID(value) if word == "org_id" else value)
+        assert known == {"own.project.whose": 1, "system.jobs.parameters": 1}
+
+
+async def test_a_subject_that_is_none_is_not_told_in_the_log(settings: Settings) -> None:
+    """Y-18, Y-30: a job that plain SQL has put in may name somebody by what is no id."""
+    async with stage(settings) as staged:
+        await staged.do(
+            "insert into system.jobs (id, job_type, status, max_retries, parameters) values"
+            """ ('UC-bysql001', 'user_cleanup', 'queued', 0, '{"subject": {"org_id": "anna@example.org"}}')"""
+        )
+        await staged.drain()
+        job = await staged.job("UC-bysql001")
+        assert job.columns["message"] == "InvalidInput: subject: org_id must be a UUID"
+        assert await mentions(staged, "anna@example.org") == {"system.jobs.parameters": 1}
+
+
 async def test_archived_jobs_that_were_to_erase_the_subject_forget_whom(settings: Settings) -> None:
     """Y-30: that they did is kept, in the archive as in the table; other jobs stay as they are."""
     async with stage(settings) as staged:

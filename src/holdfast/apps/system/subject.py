@@ -6,11 +6,12 @@ connectors, and the row security of both reads the same setting. Whoever erases 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
-from uuid import UUID
 
 import msgspec
 from psycopg.sql import SQL, Composable, Composed
@@ -23,10 +24,11 @@ from holdfast.apps.system.registry import Declared, Definition
 from holdfast.apps.system.source import name
 from holdfast.apps.system.types import JobType
 from holdfast.engine import intake
-from holdfast.errors import InvalidInput, NotFound
+from holdfast.errors import HoldfastError, InvalidInput, NotFound
 
 ORGANISATION = ("org_id", "tenant_id")
 TEXTS = ("text", "character varying", "character", "citext")
+WANTED = {"uuid": "a UUID", "bigint": "a whole number of at most 64 bits"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,10 @@ class Subject:
     def unmistakable(self) -> bool:
         """Whether the name is nobody else's, wherever it stands."""
         return len(self.value) >= 32
+
+    def hidden(self, text: str) -> str:
+        """A text in which the name does not stand."""
+        return re.sub(rf"(?<!\w){re.escape(self.value)}(?!\w)", "erased", text, flags=re.IGNORECASE)
 
     def forgotten(self, job: tuple[Any, ...]) -> tuple[Any, ...]:
         """Type, parameters and key of an archived job: one that was to erase the subject forgets whom."""
@@ -89,17 +95,35 @@ class Place:
 
 def subject_of(params: UserCleanup) -> Subject:
     """Who is meant, or `InvalidInput`: an organisation is a UUID, a user a whole number."""
-    word, value = params.word, params.value
+    word = params.word
     if word in ORGANISATION:
-        return Subject(word=word, words=ORGANISATION, value=str(_typed("uuid", value)))
-    return Subject(word=word, words=(word,), value=str(_typed("bigint", value)))
+        return Subject(word=word, words=ORGANISATION, value=_typed(word, "uuid", params.value))
+    return Subject(word=word, words=(word,), value=_typed(word, "bigint", params.value))
 
 
-def _typed(type: str, value: str | int) -> UUID | int:
+def _typed(word: str, type: str, value: str | int) -> str:
+    """The name as the database writes it. A wrong one is not told: the log may hear of it."""
     try:
-        return intake.typed("subject", type, value)
-    except InvalidInput as error:
-        raise InvalidInput(field="subject", message=error.fields["message"]) from None
+        return str(intake.typed("subject", type, value))
+    except InvalidInput:
+        raise InvalidInput(field="subject", message=f"{word} must be {WANTED[type]}") from None
+
+
+@contextmanager
+def nameless(subject: Subject) -> Generator[None]:
+    """Takes the subject's name out of errors on their way to the log, which forgets nothing.
+
+    Our own have only counts; what the database says may have values, and a trigger says what it wants.
+    """
+    try:
+        yield
+    except Exception as error:
+        told: BaseException | None = error
+        while told is not None:
+            if not isinstance(told, HoldfastError):
+                told.args = tuple(subject.hidden(one) if isinstance(one, str) else one for one in told.args)
+            told = told.__cause__ or told.__context__
+        raise
 
 
 def column_of(declared: Declared, subject: Subject) -> str | None:

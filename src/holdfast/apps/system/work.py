@@ -51,7 +51,8 @@ async def run_job(kind: JobType, params: Any, bench: Bench, ctx: Context) -> Out
     target = bench.registry.called(executor.target(params))
     async with target_lock(bench, target) as lock:
         if lock is None:
-            bench.log.write(str(ctx.job.id), "INFO", f"waits: {target} is taken")
+            told = "its target" if kind is JobType.USER_CLEANUP else target  # the log names nobody to erase
+            bench.log.write(str(ctx.job.id), "INFO", f"waits: {told} is taken")
             return Snooze(TAKEN_WAIT)
         run = Run(bench=bench, id=str(ctx.job.id), context=ctx, lock=lock)
         try:

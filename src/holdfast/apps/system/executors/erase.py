@@ -28,7 +28,7 @@ from holdfast.apps.system.parameters import UserCleanup
 from holdfast.apps.system.places import Step, unwatched
 from holdfast.apps.system.settle import settle
 from holdfast.apps.system.source import name, source_of
-from holdfast.apps.system.subject import Place, Subject, archives_of, places_of, subject_of
+from holdfast.apps.system.subject import Place, Subject, archives_of, nameless, places_of, subject_of
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.outcomes import Snooze
 from holdfast.engine.values import Filter
@@ -58,15 +58,17 @@ async def check(params: UserCleanup, bench: Bench) -> None:
 
 async def run(params: UserCleanup, run: Run, step: Step = unwatched) -> str | Snooze:
     """Erases the subject; answers how many rows went, and which tables could not be asked."""
+    subject = subject_of(params)
     conn = await run.bench.database.connect("erasure")
     try:
-        return await _run(conn, params, run, step)
+        with nameless(subject):
+            return await _run(conn, params, run, subject, step)
     finally:
         await asyncio.shield(conn.close())
 
 
-async def _run(conn: Connection, params: UserCleanup, run: Run, step: Step) -> str | Snooze:
-    bench, subject = run.bench, subject_of(params)
+async def _run(conn: Connection, params: UserCleanup, run: Run, subject: Subject, step: Step) -> str | Snooze:
+    bench = run.bench
     places = await places_of(conn, bench, subject)
     archives = await archives_of(bench, subject)
     if not await _alone(run, bench, places):
