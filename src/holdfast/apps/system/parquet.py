@@ -81,7 +81,10 @@ def compute() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a file is: whose rows, of which kind, and which column tells them apart, or names their row."""
+    """What a file is: whose rows, of which kind, and which column tells them apart, or names their row.
+
+    `xid` is the transaction that took these rows out of their table, and `owner` whose that is.
+    """
 
     kind: Literal["rows", "events"]
     table: str
@@ -89,6 +92,8 @@ class About:
     columns: tuple[ColumnType, ...]
     times: tuple[str, ...] = ()
     time_kind: TimeKind = "timestamptz"
+    xid: str | None = None
+    owner: str | None = None
 
     def place(self, column: str) -> int:
         """The number of a column."""
@@ -118,6 +123,8 @@ def schema_of(about: About) -> Any:
         "columns": [[one.name, one.type] for one in about.columns],
         "times": list(about.times),
         "time_kind": about.time_kind,
+        "xid": about.xid,
+        "owner": about.owner,
     }
     return pa.schema(fields, metadata={ABOUT: json.dumps(told).encode()})
 
@@ -134,6 +141,8 @@ def about_of(file: Any) -> About | None:
             columns=tuple(ColumnType(*pair) for pair in told["columns"]),
             times=tuple(told["times"]),
             time_kind=told["time_kind"],
+            xid=told.get("xid"),
+            owner=told.get("owner"),
         )
     except (KeyError, ValueError, TypeError):
         return None

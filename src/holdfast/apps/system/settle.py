@@ -1,11 +1,15 @@
 """Puts an archive in order after whatever was cut off: each row is then in exactly one place.
 
-Of the files that no manifest names, those of a flush are judged by the table: if one of their rows is still
-there, the deletion was never committed, and the file goes; if none is, it was, and the file is entered. The
-deletion of a batch is one transaction, so that there is nothing between. Where rows of such a file are there
-and others are not, the missing ones were taken away since by somebody else (a retention, an erasure, a
-person): the file goes as well, as no row may come back that was removed on purpose, and none be kept twice. A
-row is the same if its key and the time of its making are: one that was made anew under an old key is another.
+Of the files that no manifest names, those of a flush tell the transaction that was to delete their rows, and
+PostgreSQL knows how that has ended. If it was committed, the files are entered, whatever is in the table now:
+a restore may have brought rows back. If it was rolled back, they go, also if none of their rows is there any
+more: a retention, an erasure or another flush has taken them since. If it is still going on, they are left to
+whoever is at it. A transaction ends once and for all, so that nobody has to hold anything meanwhile.
+
+Where PostgreSQL does not know it any more, or never has (it was another server's), the table is asked: if one
+row of the files is still there, the deletion was never committed, and they go; if none is, it was, and they
+are entered. A row is the same if its key and the time of its making are: one that was made anew under an old
+key is another.
 
 Files that were made from other files (by a compaction or an erasure) count by their manifest alone, and go.
 """
@@ -14,22 +18,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 import msgspec
+from psycopg.errors import DataError
 from psycopg.sql import SQL
 
 from holdfast.apps.system import manifest as manifests
 from holdfast.apps.system import parquet
 from holdfast.apps.system.executors import flush_queries as queries
-from holdfast.apps.system.manifest import Entry, Manifest
+from holdfast.apps.system.manifest import Manifest
+from holdfast.apps.system.parquet import About
 from holdfast.apps.system.places import Archive, Step, unwatched
 from holdfast.apps.system.source import Connection, Source, owner_of
 from holdfast.engine.roles import uuid7
 
 ROWS, FILE, MADE = "rows", ".parquet", "made-"
 CHUNK = 5000  # keys of one question
+Ended: TypeAlias = Literal["committed", "aborted", "in progress"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +62,8 @@ def new_group() -> str:
 
 async def settle(conn: Connection, archive: Archive, source: Source, step: Step = unwatched) -> Settled:
     """Enters or removes what no manifest names, and removes what is unfinished or no longer counts."""
-    table = source.declared.table
-    await manifests.must_be_of(archive, table, await owner_of(conn, source))
+    table, owner = source.declared.table, await owner_of(conn, source)
+    await manifests.must_be_of(archive, table, owner)
     removed = await archive.sweep(manifests.folder_of(table))
     removed += await manifests.remove_gone(archive, table)
     groups = await _unlisted(archive, table)
@@ -65,13 +73,10 @@ async def settle(conn: Connection, archive: Archive, source: Source, step: Step 
     entered, unreadable = 0, list[str]()
     for group, paths in groups.items():
         await step("settling")
-        if group.startswith(MADE) or f"{ROWS}{FILE}" not in {_part(path) for path in paths}:
-            removed += await _remove(archive, paths)  # the rows of a batch come last: none was deleted
-            continue
-        outcome = await _judge(conn, archive, source, paths)
-        entered += len(paths) if outcome else 0
-        removed += len(paths) if outcome is False else 0
-        unreadable += paths if outcome is None else []
+        ended = "aborted" if group.startswith(MADE) else await _judge(conn, archive, source, owner, paths)
+        entered += len(paths) if ended == "committed" else 0
+        removed += await _remove(archive, paths) if ended == "aborted" else 0
+        unreadable += paths if ended is None else []
     return Settled(entered, removed, tuple(unreadable))
 
 
@@ -87,45 +92,73 @@ async def _unlisted(archive: Archive, table: str) -> dict[str, list[str]]:
     return dict(groups)
 
 
-def _part(path: str) -> str:
-    return path.rpartition("/")[2].partition(".")[2]
-
-
 def _next(manifest: Manifest) -> Manifest:
     return msgspec.structs.replace(manifest, serial=manifest.serial + 1)
 
 
 async def _remove(archive: Archive, paths: list[str]) -> int:
-    return sum([await archive.delete(path) for path in paths])
+    """Removes the files of a batch, that of the rows last, as it came: without it the others go, too."""
+    return sum([await archive.delete(path) for path in sorted(paths, key=_is_of_rows)])
 
 
-async def _judge(conn: Connection, archive: Archive, source: Source, paths: list[str]) -> bool | None:
-    """True: it was entered. False: it was removed. None: nobody can read it, and it stays."""
+def _is_of_rows(path: str) -> bool:
+    return path.rpartition("/")[2].partition(".")[2] == f"{ROWS}{FILE}"
+
+
+async def _judge(
+    conn: Connection, archive: Archive, source: Source, owner: str | None, paths: list[str]
+) -> Ended | None:
+    """How the flush of these files has ended; if well, they are entered. None: nobody can read them.
+
+    They were listed before that is asked, so that it is true of all of them.
+    """
     files = {path: await archive.open(path) for path in paths}
     try:
+        ended = await _asked(conn, owner, files) or await _seen(conn, source, files)
+        if ended != "committed":
+            return ended
         entries = [await asyncio.to_thread(parquet.entry_of, path, file) for path, file in files.items()]
         known = [entry for entry in entries if entry is not None]
-        rows = next((entry for entry in known if entry.kind == "rows"), None)
-        if rows is None or len(known) < len(paths):
+        if len(known) < len(paths):
             return None
-        async with conn.transaction():  # its locks are held until we have acted
-            await conn.execute(queries.PATIENT)
-            if await _any_there(conn, source, rows, files[rows.path]):
-                # The rows go last, as they came: a file of events alone is never judged by itself.
-                await _remove(archive, sorted(paths, key=lambda path: path == rows.path))
-                return False
-            await manifests.enter(archive, source.declared.table, known)
-            return True
+        await manifests.enter(archive, source.declared.table, known)
+        return ended
     finally:
         for file in files.values():
             file.close()
 
 
-async def _any_there(conn: Connection, source: Source, entry: Entry, file: BinaryIO) -> bool:
+async def _asked(conn: Connection, owner: str | None, files: Mapping[str, BinaryIO]) -> Ended | None:
+    """What PostgreSQL says of the transaction that these files name; None if it does not know."""
+    for file in files.values():
+        _, about = await asyncio.to_thread(parquet.opened, file)
+        if about is not None and about.xid is not None and about.owner == owner:
+            try:
+                ((ended,),) = await (await conn.execute(queries.ENDED, {"xid": about.xid})).fetchall()
+            except DataError:  # a number that is yet to come: the server has gone back to an older state
+                return None
+            return ended
+    return None
+
+
+async def _seen(conn: Connection, source: Source, files: Mapping[str, BinaryIO]) -> Ended | None:
+    """The same by what the table has; None if nobody can read the file of the rows."""
+    path = next(filter(_is_of_rows, files), None)
+    if path is None:
+        return "aborted"  # the rows of a batch come last: none was deleted
+    _, about = await asyncio.to_thread(parquet.opened, files[path])
+    if about is None:
+        return None
+    async with conn.transaction():
+        await conn.execute(queries.PATIENT)
+        return "aborted" if await _any_there(conn, source, about, files[path]) else "committed"
+
+
+async def _any_there(conn: Connection, source: Source, about: About, file: BinaryIO) -> bool:
     """Whether a row of the file is still in the table."""
     part, made = source.rows, source.ledger.times.created
-    names = [one.name for one in entry.columns]
-    told = [entry.key, *([made] if made in names and _same_type(source, entry, made) else [])]
+    names = [one.name for one in about.columns]
+    told = [about.key, *([made] if made in names and _same_type(source, about, made) else [])]
     chosen = tuple(one for name in told for one in part.columns if one.name == name)
     if len(chosen) < len(told):
         return False  # the table has another key by now
@@ -140,6 +173,6 @@ async def _any_there(conn: Connection, source: Source, entry: Entry, file: Binar
     return there
 
 
-def _same_type(source: Source, entry: Entry, column: str) -> bool:
+def _same_type(source: Source, about: About, column: str) -> bool:
     types = {one.name: one.type for one in source.rows.columns}
-    return any(one.name == column and types.get(column) == one.type for one in entry.columns)
+    return any(one.name == column and types.get(column) == one.type for one in about.columns)

@@ -1,8 +1,9 @@
 """Flush: finished rows of a ledger that are old enough become Parquet files, and leave the table.
 
 Batch by batch, and in this order: the rows are locked, the files written, synced and published, exactly these
-rows deleted and that committed, the files entered in the manifest. Wherever it is cut off, the next run puts
-the archive in order first (`settle`), so that each row is in exactly one place.
+rows deleted and that committed, the files entered in the manifest. Each file tells the number of that
+transaction. Wherever it is cut off, the next run asks how the transaction has ended and puts the archive in
+order first (`settle`), so that each row is in exactly one place.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from psycopg.errors import ForeignKeyViolation
@@ -22,6 +23,7 @@ from holdfast.apps.system.executors import flush_queries as queries
 from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.manifest import Entry
 from holdfast.apps.system.parameters import Flush
+from holdfast.apps.system.parquet import About
 from holdfast.apps.system.places import Archive, Step, unwatched
 from holdfast.apps.system.settle import new_group, new_path, settle
 from holdfast.apps.system.source import Connection, Part, Source, owner_of, source_of
@@ -125,7 +127,8 @@ async def _batch(
             for part in source.parts:  # under locks that hold off whoever wants to change the tables
                 await bench.registry.must_be(conn, part.declared, part.definition)
             await manifests.claim(archive, table, owner)
-            entries = await _publish(archive, table, source, batches, step)
+            ours = {"xid": await _xid(conn, bench), "owner": owner}
+            entries = await _publish(archive, source, batches, ours, step)
             await step("published")
             deleted = (await conn.execute(source.rows.render(queries.DELETE), {"keys": keys})).rowcount
             if deleted != len(keys):
@@ -175,23 +178,31 @@ async def _read_part(conn: Connection, part: Part, keys: list[str], batches: lis
     return batch.nbytes
 
 
+async def _xid(conn: Connection, bench: Bench) -> str:
+    """The number of the transaction; it is written out, as a crash of the server would give it to another."""
+    ((xid,),) = await (await conn.execute(queries.XID)).fetchall()
+    async with bench.database.connection() as other:
+        await other.execute(queries.WRITE_OUT)
+    return xid
+
+
 async def _publish(
-    archive: Archive, table: str, source: Source, batches: dict[str, list[Any]], step: Step
+    archive: Archive, source: Source, batches: dict[str, list[Any]], ours: dict[str, str | None], step: Step
 ) -> list[Entry]:
     """Writes the files of a batch, that of the ledger's own rows last: it tells that all are there."""
-    group, entries = new_group(), list[Entry]()
+    table, group, entries = source.declared.table, new_group(), list[Entry]()
     for part in source.parts:
         if found := batches[part.about.table]:
             path = new_path(table, part.about.table, group)
-            body, entry = await asyncio.to_thread(_encode, path, part, found)
+            body, entry = await asyncio.to_thread(_encode, path, replace(part.about, **ours), found)
             await archive.put(path, body, step)
             entries.append(entry)
     return entries
 
 
-def _encode(path: str, part: Part, batches: list[Any]) -> tuple[bytes, Entry]:
+def _encode(path: str, about: About, batches: list[Any]) -> tuple[bytes, Entry]:
     sink = io.BytesIO()
-    rows = parquet.write(sink, part.about, batches)
+    rows = parquet.write(sink, about, batches)
     entry = parquet.entry_of(path, sink)
     assert entry is not None
     assert entry.rows == rows

@@ -16,6 +16,15 @@ select 'server ' || system_identifier || ' database '
 from pg_control_system()
 """
 
+# The number of this transaction, and how one of a number has ended: null if that is too long ago.
+XID: LiteralString = "select pg_current_xact_id()::text"
+ENDED: LiteralString = "select pg_xact_status(%(xid)s::text::xid8)"
+
+# A commit that has something to write writes out whatever was done before, by others too.
+WRITE_OUT: LiteralString = """
+select set_config('synchronous_commit', 'local', true), pg_logical_emit_message(true, 'holdfast', 'flush')
+"""
+
 # Up to when rows must have ended, by the database's clock and in the words of the ledger's times.
 UNTIL: Mapping[str, LiteralString] = {
     "timestamptz": "select (now() - make_interval(secs => %(seconds)s))::text",
