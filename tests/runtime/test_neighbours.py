@@ -141,7 +141,7 @@ def test_a_handler_sees_no_way_to_end_its_own_transaction() -> None:
     """J-15, J-18: what a handler is given has these names, and none that commits or lifts its tenant."""
     names = {name for name in vars(Context) if not name.startswith("_")}
     told = {"attempt", "cancelled", "ending", "fence", "log"}
-    assert names == told | {"progress", "transaction", "when_committed"}
+    assert names == told | {"finish", "progress", "transaction", "when_committed"}
 
 
 async def test_a_tenants_own_odd_rows_break_no_list(app: Holdfast, conn: Connection) -> None:

@@ -31,7 +31,8 @@ from holdfast.runtime.handlers import Handler, Handlers
 from holdfast.runtime.pauses import Doors
 from holdfast.runtime.processes import crash_of
 from holdfast.runtime.pulse import Tally
-from holdfast.runtime.pump import FIRST_WAIT, LAST_WAIT, LOSSES
+from holdfast.runtime.pump import FIRST_WAIT, LAST_WAIT
+from holdfast.runtime.runner import LOSSES
 from holdfast.runtime.share import Share
 
 log = logging.getLogger("holdfast.worker")

@@ -10,8 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -19,42 +18,22 @@ from psycopg.errors import LockNotAvailable, UniqueViolation
 
 from holdfast.db.database import Database
 from holdfast.engine.decide import decide
-from holdfast.engine.intake import absorb
-from holdfast.engine.outcomes import Crashed, Ending, Fail, Snooze
-from holdfast.engine.reading import MESSAGE_LENGTH
+from holdfast.engine.outcomes import Crashed, Fail
 from holdfast.engine.store import Connection
 from holdfast.engine.values import Claimed, Move
-from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable, HoldfastError, NotFound
 from holdfast.runtime import queries
 from holdfast.runtime.context import Context, Finishing
-from holdfast.runtime.execute import Places, execute
-from holdfast.runtime.handlers import Handler, Handlers
+from holdfast.runtime.execute import Places
+from holdfast.runtime.handlers import Handlers
 from holdfast.runtime.pauses import Doors
-from holdfast.runtime.processes import crash_of
 from holdfast.runtime.pulse import Tally
+from holdfast.runtime.runner import LOSSES, Runner
 from holdfast.runtime.share import Share
 
 log = logging.getLogger("holdfast.worker")
 
-# InternalError: the server is read-only for a moment, as during a fail-over.
-LOSSES = (
-    psycopg.OperationalError,
-    psycopg.InterfaceError,
-    psycopg.InternalError,
-    DatabaseUnavailable,
-    DatabaseAuthError,
-)
-# Of those, what says nothing about a run: beside connections, our own silence, and a server that only reads.
-AWAY = (
-    psycopg.OperationalError,
-    psycopg.InterfaceError,
-    psycopg.errors.IdleInTransactionSessionTimeout,
-    psycopg.errors.ReadOnlySqlTransaction,
-    DatabaseUnavailable,
-)
 REFUSALS = (psycopg.Error, TypeError, ValueError)  # of a move that has something no column can take
 UNWRITABLE = "UNWRITABLE"
-NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
 BLOCKED_WAIT = 1.0  # seconds between tries to write about rows that somebody keeps locked
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
 
@@ -89,6 +68,7 @@ class Pump:
         self.handlers = handlers
         self.places = places
         self.tally = tally or Tally(handlers.find)
+        self.runner = Runner(share, database, handlers, places, self.tally)
         self.poll = share.pace.poll or database.settings.poll_interval
         self.heard = share.pace.heard
         self.doors = Doors(self.ledger, share.queues, self.poll)
@@ -275,7 +255,7 @@ class Pump:
     async def _note_late(self, conn: Connection, moves: Sequence[Move], moved: frozenset[Any]) -> None:
         for move in moves:
             if move.claim.id not in moved and move not in self.blocked:
-                fate = await self._fate(conn, move.claim)
+                fate = await self.runner.fate(conn, move.claim)
                 log.warning("%s %s: %s came too late: %s", self.ledger.name, move.claim.id, move.verb, fate)
 
     async def _try_blocked(self, conn: Connection) -> None:
@@ -359,9 +339,9 @@ class Pump:
         for run in runs:
             if run.claim.id in held or not self._stands(run):
                 continue
-            if (finished := run.context.finished) and await self._is_there(conn, finished):
+            if (finished := run.context.finished) and await self.runner.is_there(conn, finished):
                 continue  # it has ended itself, and clears up
-            fate = await self._fate(conn, run.claim)
+            fate = await self.runner.fate(conn, run.claim)
             if self._stands(run):
                 log.info("%s %s: not ours any more: %s", self.ledger.name, run.claim.id, fate)
                 self._drop(run)
@@ -369,21 +349,6 @@ class Pump:
     def _stands(self, run: Run) -> bool:
         """Whether a handler is at work. One whose end is being written may have given its row up itself."""
         return self.running.get(run.claim.id) is run and not run.context.ending
-
-    async def _fate(self, conn: Connection, claim: Claimed) -> str:
-        """What became of a row that was ours."""
-        try:
-            row = await self.store.get(conn, claim.id)
-        except NotFound:
-            return "gone"
-        except LOSSES:
-            raise
-        except psycopg.Error as error:  # for the log alone: it holds nobody up
-            return f"unknown ({error})"
-        if row.state in self.ledger.ends:
-            return row.state
-        held = row.state in self.ledger.lifecycle.held and row.owner != claim.owner
-        return f"transferred to {row.owner}" if held else f"unexpected: it is {row.state}"
 
     async def _release_strays(self, conn: Connection) -> None:
         """Gives back rows that we hold without knowing: a claim whose answer was lost on the way."""
@@ -426,21 +391,9 @@ class Pump:
             raise
 
     async def _run(self, claim: Claimed, context: Context, finishing: Finishing) -> None:
-        handler = self.handlers.find(self.ledger.name, claim.kind)
-        assert handler
         move: Move | None = None
         try:
-            ending = await self._execute(handler, claim, context)
-            if await self._ended_itself(context):
-                return
-            if context.finished and not isinstance(ending, Crashed):
-                ending = Crashed(code="COMMIT_FAILED", message="the handler's transaction did not commit")
-            move = self._decide(handler, claim, self._advised(ending, finishing))
-            if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
-                move = await self._finish_in_transaction(handler, finishing, move)
-        except ClaimLost as lost:
-            if not await self._ended_itself(context):
-                await self._tell_loss(claim, lost)
+            move = await self.runner.run(claim, context, finishing)
         except asyncio.CancelledError as error:
             run = self.running.get(claim.id)
             if run is None or run.context is not context:
@@ -448,28 +401,12 @@ class Pump:
             if self._falls:  # by no fault of the row's: given back
                 move = Move(verb="release", claim=claim)
                 raise
-            move = self._decide(handler, claim, crash_of(error))  # it cancelled itself
+            move = self.runner.crashed(claim, error)  # it cancelled itself
         finally:
             try:
                 await finishing.close()
             finally:
                 self._note_end(claim, context, move)
-
-    async def _execute(self, handler: Handler, claim: Claimed, context: Context) -> Ending:
-        """The run itself, with its time taken: also of one that is called off."""
-        began = time.monotonic()
-        try:
-            return await execute(handler, claim, context, self.places)
-        finally:
-            self.tally.ran(self.ledger.name, claim.kind, time.monotonic() - began)
-
-    def _advised(self, ending: Ending, finishing: Finishing) -> Ending:
-        """A handler whose tenant may not touch a table is told what would help."""
-        if not (isinstance(ending, Crashed) and finishing.confined and ending.code == NO_PRIVILEGE):
-            return ending
-        role = self.ledger.tenant and self.ledger.tenant.role
-        advice = f"ctx.transaction() acts as {role}: grant it the table, or ask for confined=False"
-        return replace(ending, message=f"{ending.message} ({advice})")
 
     def _note_end(self, claim: Claimed, context: Context, move: Move | None) -> None:
         """Frees the slot. A run that was dropped has no say any more."""
@@ -479,66 +416,3 @@ class Pump:
             if move is not None:
                 self.moves.append(move)
         self._wake.set()
-
-    def _decide(self, handler: Handler, claim: Claimed, ending: Ending) -> Move:
-        if isinstance(ending, Crashed):
-            said = absorb(ending.message, MESSAGE_LENGTH)  # a log takes no more than a column does
-            trace = ending.trace and absorb(ending.trace)
-            log.warning("%s %s: %s", self.ledger.name, claim.id, said, extra={"trace": trace})
-        try:
-            return decide(self.ledger, claim, ending, handler.backoff or self.share.backoff)
-        except (
-            Exception
-        ) as error:  # an answer that nobody can make sense of is a bad run, not the worker's end
-            return decide(self.ledger, claim, crash_of(error), self.share.backoff)
-
-    async def _ended_itself(self, context: Context) -> bool:
-        """Whether the handler has written its own end, and that was committed; then it is told."""
-        if context.finished is None:
-            return False
-        with suppress(*LOSSES):  # unheard of, a bad run is said, which finds no row
-            async with self.database.connection() as conn:
-                if await self._is_there(conn, context.finished):
-                    self.tally.tell(self.store, [context.finished], frozenset([context.job.id]))
-                    return True
-        return False
-
-    async def _is_there(self, conn: Connection, finish: Move) -> bool:
-        """Whether a row is as this finish made it, and not as another claim did."""
-        try:
-            row = await self.store.get(conn, finish.claim.id)
-        except NotFound:
-            return False
-        return row.state == self.ledger.to("finish") and row.fence in (None, finish.claim.fence)
-
-    async def _tell_loss(self, claim: Claimed, lost: ClaimLost) -> None:
-        fate = "unknown"
-        with suppress(*LOSSES):
-            async with self.database.connection() as conn:
-                fate = await self._fate(conn, claim)
-        log.warning("%s %s: %s; %s", self.ledger.name, claim.id, lost, fate)
-
-    async def _finish_in_transaction(self, handler: Handler, finishing: Finishing, move: Move) -> Move | None:
-        """Writes the end of the run where the handler wrote: both commit, or neither."""
-        if getattr(finishing.conn, "_num_transactions", 1) > 1:  # the finish would go with it
-            message = "the handler left a transaction of its own open"
-            return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
-        finishing.ending = True
-        try:
-            conn = await finishing.open(confined=bool(finishing.confined))
-            await finishing.unconfine()
-            await self.store.move_one(conn, move)
-            await finishing.commit()
-            self.tally.tell(self.store, [move], frozenset([move.claim.id]))
-        except ClaimLost:
-            raise
-        except (psycopg.Error, HoldfastError) as error:
-            lifecycle = self.ledger.lifecycle
-            if isinstance(error, AWAY) and lifecycle.of("release") and not lifecycle.of("retry"):
-                # The database is away, and the row has one run: given back, unless it was written after all.
-                log.warning("%s %s: the finish is unheard (%s)", self.ledger.name, move.claim.id, error)
-                return self._decide(handler, move.claim, Snooze(seconds=0))
-            # Refused, or the answer was lost: say a bad run, which finds no row if it was written after all.
-            message = f"the transaction of the handler did not commit: {error}"
-            return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
-        return None

@@ -1,0 +1,181 @@
+"""One run of a row: its handler is called, and what has to be written about the row comes out of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import psycopg
+
+from holdfast.db.database import Database
+from holdfast.engine.decide import decide
+from holdfast.engine.intake import absorb
+from holdfast.engine.outcomes import Crashed, Ending, Snooze
+from holdfast.engine.reading import MESSAGE_LENGTH
+from holdfast.engine.store import Connection
+from holdfast.engine.values import Claimed, Move
+from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable, HoldfastError, NotFound
+from holdfast.runtime.context import Context, Finishing
+from holdfast.runtime.execute import Places, execute
+from holdfast.runtime.handlers import Handler, Handlers
+from holdfast.runtime.processes import crash_of
+from holdfast.runtime.pulse import Tally
+from holdfast.runtime.share import Share
+
+log = logging.getLogger("holdfast.worker")
+
+# InternalError: the server is read-only for a moment, as during a fail-over.
+LOSSES = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.InternalError,
+    DatabaseUnavailable,
+    DatabaseAuthError,
+)
+# Of those, what says nothing about a run: beside connections, our own silence, and a server that only reads.
+AWAY = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.ReadOnlySqlTransaction,
+    DatabaseUnavailable,
+)
+NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
+
+
+class Runner:
+    """Runs the rows of one ledger, each by its handler."""
+
+    def __init__(
+        self, share: Share, database: Database, handlers: Handlers, places: Places, tally: Tally
+    ) -> None:
+        self.store = share.store
+        self.ledger = share.store.ledger
+        self.backoff = share.backoff
+        self.database = database
+        self.handlers = handlers
+        self.places = places
+        self.tally = tally
+
+    async def run(self, claim: Claimed, context: Context, finishing: Finishing) -> Move | None:
+        """What is still to be written when the handler has answered; None: nothing, it has been."""
+        handler = self._handler(claim)
+        try:
+            ending = await self._execute(handler, claim, context)
+            if await self._ended_itself(context):
+                return None
+            if context.finished and not isinstance(ending, Crashed):
+                ending = Crashed(code="COMMIT_FAILED", message="the handler's transaction did not commit")
+            move = self._decide(handler, claim, self._advised(ending, finishing))
+            if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
+                return await self._finish_in_transaction(handler, finishing, move)
+            return move
+        except ClaimLost as lost:
+            if not await self._ended_itself(context):
+                await self._tell_loss(claim, lost)
+            return None
+
+    def crashed(self, claim: Claimed, error: BaseException) -> Move:
+        """What is written about a run that ended by this."""
+        return self._decide(self._handler(claim), claim, crash_of(error))
+
+    def _handler(self, claim: Claimed) -> Handler:
+        handler = self.handlers.find(self.ledger.name, claim.kind)
+        assert handler, "the pump starts no row without one"
+        return handler
+
+    async def _execute(self, handler: Handler, claim: Claimed, context: Context) -> Ending:
+        """The run itself, with its time taken: also of one that is called off."""
+        began = time.monotonic()
+        try:
+            return await execute(handler, claim, context, self.places)
+        finally:
+            self.tally.ran(self.ledger.name, claim.kind, time.monotonic() - began)
+
+    def _advised(self, ending: Ending, finishing: Finishing) -> Ending:
+        """A handler whose tenant may not touch a table is told what would help."""
+        if not (isinstance(ending, Crashed) and finishing.confined and ending.code == NO_PRIVILEGE):
+            return ending
+        role = self.ledger.tenant and self.ledger.tenant.role
+        advice = f"ctx.transaction() acts as {role}: grant it the table, or ask for confined=False"
+        return replace(ending, message=f"{ending.message} ({advice})")
+
+    def _decide(self, handler: Handler, claim: Claimed, ending: Ending) -> Move:
+        if isinstance(ending, Crashed):
+            said = absorb(ending.message, MESSAGE_LENGTH)  # a log takes no more than a column does
+            trace = ending.trace and absorb(ending.trace)
+            log.warning("%s %s: %s", self.ledger.name, claim.id, said, extra={"trace": trace})
+        try:
+            return decide(self.ledger, claim, ending, handler.backoff or self.backoff)
+        except Exception as error:  # an answer that makes no sense is a bad run, not the worker's end
+            return decide(self.ledger, claim, crash_of(error), self.backoff)
+
+    async def _ended_itself(self, context: Context) -> bool:
+        """Whether the handler has written its own end, and that was committed; then it is told."""
+        if context.finished is None:
+            return False
+        with suppress(psycopg.Error, *LOSSES):  # unheard of, a bad run is said, which finds no row
+            async with self.database.connection() as conn:
+                if await self.is_there(conn, context.finished):
+                    self.tally.tell(self.store, [context.finished], frozenset([context.job.id]))
+                    return True
+        return False
+
+    async def _tell_loss(self, claim: Claimed, lost: ClaimLost) -> None:
+        fate = "unknown"
+        with suppress(*LOSSES):
+            async with self.database.connection() as conn:
+                fate = await self.fate(conn, claim)
+        log.warning("%s %s: %s; %s", self.ledger.name, claim.id, lost, fate)
+
+    async def _finish_in_transaction(self, handler: Handler, finishing: Finishing, move: Move) -> Move | None:
+        """Writes the end of the run where the handler wrote: both commit, or neither."""
+        if getattr(finishing.conn, "_num_transactions", 1) > 1:  # the finish would go with it
+            message = "the handler left a transaction of its own open"
+            return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
+        finishing.ending = True
+        try:
+            conn = await finishing.open(confined=bool(finishing.confined))
+            await finishing.unconfine()
+            await self.store.move_one(conn, move)
+            await finishing.commit()
+            self.tally.tell(self.store, [move], frozenset([move.claim.id]))
+        except ClaimLost:
+            raise
+        except (psycopg.Error, HoldfastError) as error:
+            lifecycle = self.ledger.lifecycle
+            if isinstance(error, AWAY) and lifecycle.of("release") and not lifecycle.of("retry"):
+                # The database is away, and the row has one run: given back, unless it was written after all.
+                log.warning("%s %s: the finish is unheard (%s)", self.ledger.name, move.claim.id, error)
+                return self._decide(handler, move.claim, Snooze(seconds=0))
+            # Refused, or the answer was lost: say a bad run, which finds no row if it was written after all.
+            message = f"the transaction of the handler did not commit: {error}"
+            return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
+        return None
+
+    # -- what became of a row ------------------------------------------------------------------------
+
+    async def fate(self, conn: Connection, claim: Claimed) -> str:
+        """What became of a row that was ours."""
+        try:
+            row = await self.store.get(conn, claim.id)
+        except NotFound:
+            return "gone"
+        except LOSSES:
+            raise
+        except psycopg.Error as error:  # for the log alone: it holds nobody up
+            return f"unknown ({error})"
+        if row.state in self.ledger.ends:
+            return row.state
+        held = row.state in self.ledger.lifecycle.held and row.owner != claim.owner
+        return f"transferred to {row.owner}" if held else f"unexpected: it is {row.state}"
+
+    async def is_there(self, conn: Connection, finish: Move) -> bool:
+        """Whether a row is as this finish made it, and not as another claim did."""
+        try:
+            row = await self.store.get(conn, finish.claim.id)
+        except NotFound:
+            return False
+        return row.state == self.ledger.to("finish") and row.fence in (None, finish.claim.fence)
