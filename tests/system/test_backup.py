@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import Settings
 from holdfast.apps.system import backups, programs
-from holdfast.apps.system.backups import list_backups, resolve_location, verify_backup
+from holdfast.apps.system.backups import list_backups, read_manifest, resolve_location, verify_backup
 from holdfast.apps.system.executors import backup
 from holdfast.apps.system.executors.contents import no_step
 from holdfast.db.pool import Connection
@@ -183,6 +183,20 @@ async def test_a_backup_waits_for_whoever_rewrites_a_table_and_has_what_he_leave
         tables = {table.name: table for table in verify_backup(tmp_path / "backups" / "a").tables}
         assert list(tables) == ["item"]
         assert tables == await sums(conn, "shop")
+
+
+async def test_the_revision_is_that_of_the_snapshot(
+    settings: Settings, conn: Connection, connect: Any, tmp_path: Path
+) -> None:
+    """Y-32: an upgrade for which the backup has waited is told with what it has left."""
+    other = await connect()
+    async with stage(settings, tmp_path) as on:
+        async with asyncio.TaskGroup() as group, other.transaction():
+            await other.execute("alter table system.jobs add column of_the_next_revision int")
+            await other.execute("update holdfast_version set version_num = '9999'")
+            group.create_task(back_up(on.bench, "system", "a"))
+            await until(conn, WAITING)
+        assert read_manifest(tmp_path / "backups" / "a").revision == "9999"
 
 
 async def test_without_compression(settings: Settings, conn: Connection, shop: None, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from holdfast.engine.values import Fault, Move
 from holdfast.engine.verify import verify
 from holdfast.errors import ClaimLost, Conflict, IllegalEdge, InvalidInput, MissingExtra, TargetExists
 from holdfast.runtime.context import Context, Finishing
-from runtime.support import one, until
+from runtime.support import AT_A_GATE, one, until
 from system.kit import Stage, stage
 from system.safe import SHOP, back_up, bring_back, drop, strays, sums
 
@@ -687,6 +687,41 @@ async def test_restoring_system_is_refused_while_other_jobs_run(
         with pytest.raises(Conflict, match="FL-running0"):
             await bring_back(on.bench, "a", "system", overwrite=True)
         assert await sums(conn, "system") == before
+        assert await strays(conn, tmp_path) == []
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_an_upgrade_while_a_restore_prepares_is_not_undone(
+    settings: Settings, conn: Connection, connect: Any, tmp_path: Path, when: str
+) -> None:
+    """Y-33: the revision is asked for once more at the last step, behind an upgrade that goes on."""
+    upgrade = (
+        "alter table system.jobs add column of_the_next_revision int;"
+        " update holdfast_version set version_num = '9999'"
+    )
+    other, waiting = await connect(), asyncio.Event()
+    upgrading: list[asyncio.Task[None]] = []
+
+    async def upgrades() -> None:
+        async with other.transaction():
+            await other.execute("select pg_advisory_xact_lock(hashtextextended('holdfast.migrate', 0))")
+            waiting.set()
+            await until(conn, AT_A_GATE)
+            await other.execute(upgrade)
+
+    async def meddle(step: str) -> None:
+        if step == "compared" and when == "before":
+            await conn.execute(upgrade)
+        elif step == "compared":
+            upgrading.append(asyncio.create_task(upgrades()))
+            await waiting.wait()
+
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "system", "a")
+        with pytest.raises(InvalidBackup, match="a platform that is at 9999"):
+            await bring_back(on.bench, "a", "system", meddle, overwrite=True)
+        await asyncio.gather(*upgrading)
+        assert await one(conn, "select count(of_the_next_revision) from system.jobs") == 0
         assert await strays(conn, tmp_path) == []
 
 

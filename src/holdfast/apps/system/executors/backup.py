@@ -28,7 +28,6 @@ from holdfast.apps.system.executors.contents import Connection, Seldom, Step, di
 from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.parameters import Backup
 from holdfast.apps.system.programs import Program, ProgramFailed, Programs, find_programs, server_of
-from holdfast.db.database import revision
 from holdfast.errors import (
     Conflict,
     DatabaseUnavailable,
@@ -218,10 +217,8 @@ async def _write(job: _Job) -> Manifest:
 
 
 async def _look(job: _Job) -> Manifest:
-    params, database = job.params, job.run.bench.database
-    async with database.connection() as conn:
-        at = await revision(conn)
-    async with _snapshot(job.run.bench, params.schema) as (conn, snapshot):
+    params = job.params
+    async with _snapshot(job.run.bench, params.schema) as (conn, snapshot, at):
         await job.step("snapshot")
         included = await _included(conn, params)
         left_out = [name for name in await contents.tables_of(conn, params.schema) if name not in included]
@@ -258,8 +255,8 @@ async def _look(job: _Job) -> Manifest:
 
 
 @asynccontextmanager
-async def _snapshot(bench: Bench, schema: str) -> AsyncGenerator[tuple[Connection, str]]:
-    """A transaction that sees the database as it is now for as long as it lasts, and the snapshot's name.
+async def _snapshot(bench: Bench, schema: str) -> AsyncGenerator[tuple[Connection, str, str | None]]:
+    """A transaction that sees the database as it is now while it lasts, its snapshot's name and its revision.
 
     The tables are locked before, against whoever would truncate or rewrite them: in an older snapshot such a
     table is empty, for the dump and for the counts alike.
@@ -267,7 +264,9 @@ async def _snapshot(bench: Bench, schema: str) -> AsyncGenerator[tuple[Connectio
     async with await direct(bench.database, "backup") as conn:
         for _ in range(TRIES):
             if await _begun(conn, schema):
-                yield conn, await scalar(conn, queries.SNAPSHOT)
+                at = await contents.revision_of(conn)  # as the dump sees it, and while its name can be found
+                await conn.execute(queries.LASTING)
+                yield conn, await scalar(conn, queries.SNAPSHOT), at
                 await conn.execute(queries.END)
                 return
             await conn.execute(queries.END)
@@ -286,7 +285,6 @@ async def _begun(conn: Connection, schema: str) -> bool:
             await conn.execute(SQL(queries.LOCK).format(tables=names))
         except UndefinedTable:
             return False
-    await conn.execute(queries.LASTING)
     return await contents.lockable(conn, schema) == tables
 
 

@@ -37,6 +37,9 @@ CLOCK: LiteralString = """
 select to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), current_database()
 """
 
+# An error would end the transaction.
+INSTALLED: LiteralString = "select to_regclass('holdfast_version') is not null"
+
 SCHEMA_EXISTS: LiteralString = "select exists (select from pg_namespace where nspname = %(schema)s)"
 
 # Those that have rows of their own: a partitioned table's are in its partitions.

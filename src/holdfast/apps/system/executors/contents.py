@@ -15,7 +15,7 @@ from psycopg.sql import SQL, Identifier
 
 from holdfast.apps.system.backups import Extension, Table
 from holdfast.apps.system.executors import backup_queries as queries
-from holdfast.db.database import Database
+from holdfast.db.database import Database, revision
 from holdfast.errors import InvalidInput
 
 Connection = AsyncConnection[Any]
@@ -62,6 +62,11 @@ def refuse_system(field: str, schema: str) -> None:
 async def schema_exists(conn: Connection, schema: str) -> bool:
     """Whether there is such a schema."""
     return bool(await scalar(conn, queries.SCHEMA_EXISTS, schema=schema))
+
+
+async def revision_of(conn: Connection) -> str | None:
+    """The revision that Holdfast is at here, also within a transaction; None where it is not installed."""
+    return await revision(conn) if await scalar(conn, queries.INSTALLED) else None
 
 
 async def tables_of(conn: Connection, schema: str) -> list[str]:

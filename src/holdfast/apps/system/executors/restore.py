@@ -21,12 +21,12 @@ from holdfast.apps.system.backups import Manifest
 from holdfast.apps.system.bench import target_lock
 from holdfast.apps.system.executors import contents, swap
 from holdfast.apps.system.executors import restore_queries as queries
-from holdfast.apps.system.executors.contents import Connection, Step, direct, no_step, scalar
+from holdfast.apps.system.executors.contents import Connection, Step, direct, no_step
 from holdfast.apps.system.executors.scratch import Scratch, locale_of, remove_leftovers, scratch_name
 from holdfast.apps.system.executors.swap import Swap
 from holdfast.apps.system.parameters import Restore
 from holdfast.apps.system.programs import find_programs, server_of
-from holdfast.db.database import head, revision
+from holdfast.db.database import head
 from holdfast.errors import (
     Conflict,
     HoldfastError,
@@ -55,7 +55,7 @@ async def check(params: Restore, bench: Bench) -> None:
     async with await direct(bench.database, "restore") as conn:
         await asyncio.to_thread(find_programs, conn.info.server_version, dumped=manifest.program)
         await _check_target(conn, params, manifest)
-        await _check_revision(conn, params, manifest, bench)
+        await swap.refuse_other_revision(conn, params.target_schema, manifest, bench)
         await _check_rights(conn)
         await _check_needs(conn, manifest)
 
@@ -100,22 +100,6 @@ async def _check_target(conn: Connection, params: Restore, manifest: Manifest) -
             remedy=f"the rights of its owner: grant {found['owner']} to us",
         )
     await swap.refuse_needed(conn, name)
-
-
-async def _check_revision(conn: Connection, params: Restore, manifest: Manifest, bench: Bench) -> None:
-    """The schemas of the platform are of one revision, which one of them tells for all."""
-    async with bench.database.connection() as pooled:
-        at = await revision(pooled)
-    if at is None or at == manifest.revision:
-        return
-    here = await scalar(conn, queries.HERE)
-    ours = {store.ledger.table.rpartition(".")[0] or here for store in bench.stores.values()}
-    if params.target_schema in ours:
-        raise InvalidBackup(
-            message=f"the backup is of the revision {manifest.revision}, and {params.target_schema} is a "
-            f"schema of a platform that is at {at}: restore it into a schema of another name; or restore all "
-            f"of the platform's schemas in a new database by Holdfast {manifest.holdfast}, and upgrade that"
-        )
 
 
 async def _check_rights(conn: Connection) -> None:
@@ -168,7 +152,7 @@ async def run(params: Restore, run: Run, step: Step = no_step) -> str:
             run=run,
             scratch=scratch.name,
             target=params.target_schema,
-            dumped=manifest.schema,
+            manifest=manifest,
             overwrite=params.overwrite,
             told=told,
             step=step,

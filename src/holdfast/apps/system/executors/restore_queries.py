@@ -92,6 +92,9 @@ HASTE: LiteralString = """
 select set_config('lock_timeout', '800', true), set_config('statement_timeout', '0', true)
 """
 
+# What an upgrade holds while it alters tables. Whoever waits for it here waits as long as for a table.
+UPGRADES: LiteralString = "select pg_advisory_xact_lock(hashtextextended('holdfast.migrate', 0))"
+
 RELATIONS: LiteralString = """
 select c.relname from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
 where n.nspname = %(schema)s and c.relkind in ('r', 'p') order by 1

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 from psycopg.sql import SQL, Composable, Composed, Identifier
 
+from holdfast.apps.system.backups import Manifest
 from holdfast.apps.system.executors import contents
 from holdfast.apps.system.executors import restore_queries as queries
 from holdfast.apps.system.executors.contents import Connection, Step, direct, scalar
@@ -24,10 +25,10 @@ from holdfast.engine.decide import decide_lost
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.replay import RESTORE
 from holdfast.engine.store import Store
-from holdfast.errors import Conflict, DatabaseUnavailable, InvalidInput, TargetExists
+from holdfast.errors import Conflict, DatabaseUnavailable, InvalidBackup, InvalidInput, TargetExists
 
 if TYPE_CHECKING:
-    from holdfast.apps.system.bench import Run
+    from holdfast.apps.system.bench import Bench, Run
 
 TRIES = 60  # at having all tables of the old schema to oneself
 PAUSE = 1.0  # seconds between them: whoever waits behind us gets its turn
@@ -39,15 +40,20 @@ UNFINISHED = "was unfinished when the backup was made that has been restored"
 
 @dataclass(frozen=True, kw_only=True)
 class Swap:
-    """What is put where. `scratch` is the schema's name now, `dumped` the one that it had in the backup."""
+    """What is put where. `scratch` is the schema's name now."""
 
     run: Run
     scratch: str
     target: str
-    dumped: str
+    manifest: Manifest
     overwrite: bool
     told: str  # what its job says when it is done
     step: Step
+
+    @property
+    def dumped(self) -> str:
+        """The name that the schema had in the backup."""
+        return self.manifest.schema
 
     @property
     def old(self) -> str:
@@ -63,6 +69,8 @@ async def take_place(swap: Swap) -> bool:
             try:
                 async with conn.transaction():
                     await conn.execute(queries.HASTE)
+                    await conn.execute(queries.UPGRADES)
+                    await refuse_other_revision(conn, swap.target, swap.manifest, swap.run.bench)
                     await swap.run.hold(conn)
                     alive = await _swap(conn, swap, ended)
                     await swap.run.finish(conn, swap.told)
@@ -136,6 +144,24 @@ async def refuse_needed(conn: Connection, schema: str) -> None:
         raise InvalidInput(
             field="target_schema",
             message=f"{schema} cannot be replaced, as others need it: {'; '.join(needing[:10])}",
+        )
+
+
+async def refuse_other_revision(conn: Connection, target: str, manifest: Manifest, bench: Bench) -> None:
+    """`InvalidBackup` when one schema of the platform would be of another revision than the others.
+
+    One of them tells it for all.
+    """
+    at = await contents.revision_of(conn)
+    if at is None or at == manifest.revision:
+        return
+    here = await scalar(conn, queries.HERE)
+    ours = {store.ledger.table.rpartition(".")[0] or here for store in bench.stores.values()}
+    if target in ours:
+        raise InvalidBackup(
+            message=f"the backup is of the revision {manifest.revision}, and {target} is a "
+            f"schema of a platform that is at {at}: restore it into a schema of another name; or restore all "
+            f"of the platform's schemas in a new database by Holdfast {manifest.holdfast}, and upgrade that"
         )
 
 
