@@ -358,6 +358,32 @@ async def test_a_schema_that_needs_another_is_refused(
     assert verify_backup(tmp_path / "backups" / "b")
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("regnamespace", "shop"),
+        ("regclass", "depot.shelf"),
+        ("regtype[]", "{int,depot.shelf}"),
+        ("regprocedure", "depot.shelves()"),
+    ],
+)
+async def test_values_that_name_what_is_elsewhere_are_refused(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path, kind: str, value: str
+) -> None:
+    """Y-32; bad input: regclass and its like; where the dump is restored there is no such thing."""
+    await conn.execute("create schema depot; create table depot.shelf (n int)")
+    await conn.execute("create function depot.shelves() returns int language sql as 'select 1'")
+    await conn.execute("create table shop.about (good regclass, named text)")
+    await conn.execute("insert into shop.about values ('shop.item', 'depot.shelf')")
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        await conn.execute(f"alter table shop.about add bad {kind}")
+        await conn.execute(f"update shop.about set bad = '{value}'")
+        with pytest.raises(InvalidInput, match=r"values of about\.bad are names"):
+            await back_up(on.bench, "shop", "b")
+        assert written(tmp_path / "backups") == ["a", "a/manifest.json", "a/shop.dump.zst"]
+
+
 async def test_some_tables_bring_the_types_and_functions_that_they_need(
     settings: Settings, conn: Connection, shop: None, tmp_path: Path
 ) -> None:

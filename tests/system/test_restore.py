@@ -526,6 +526,39 @@ async def test_a_copy_of_schedule_ingest_lives_by_itself(
         assert await one(conn, texts + "'schedule_ingest'") == 0
 
 
+OF_NAMES = """
+create table shop.about (a regclass, b regprocedure, c regtype, d regclass[], e regconfig);
+insert into shop.about values
+    ('shop.item', 'shop.sales()', 'shop.size', '{shop.sale,shop.sold}', 'english'),
+    ('pg_class', 'lower(text)', 'int', '{pg_type}', null);
+create function shop.convert_to(text, text) returns bytea language sql as $$ select ''::bytea $$;
+"""
+
+
+@pytest.mark.parametrize("target", ["shop", "Other shop"])
+async def test_values_that_are_names_come_back(
+    settings: Settings, conn: Connection, shop: None, tmp_path: Path, target: str
+) -> None:
+    """Y-33: regclass and its like lead to what is in the schema, by whatever name; no sum depends on that."""
+    await conn.execute(OF_NAMES)
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "shop", "a")
+        before = await sums(conn, "shop")
+        await conn.execute("delete from shop.about")
+        await bring_back(on.bench, "a", target, overwrite=True)
+        assert await sums(conn, target) == before
+        found = await one(
+            conn,
+            "select a.a = k.oid from pg_class as k join pg_namespace as n on n.oid = k.relnamespace,"
+            f" \"{target}\".about as a where a.c <> 'int'::regtype and k.relname = 'item' and nspname = %s",
+            target,
+        )
+        assert found
+        # The schema has a function that would make all rows alike.
+        await conn.execute("update shop.item set name = 'another' where id = 1")
+        assert (await sums(conn, "shop"))["item"] != before["item"]
+
+
 async def test_row_security_comes_back_and_looks_at_its_own_tables(
     settings: Settings, conn: Connection, tmp_path: Path
 ) -> None:

@@ -221,6 +221,12 @@ async def _look(job: _Job) -> Manifest:
     async with _snapshot(job.run.bench, params.schema) as (conn, snapshot, at):
         await job.step("snapshot")
         included = await _included(conn, params)
+        if leading := await contents.leading_out(conn, params.schema, included):
+            raise InvalidInput(
+                field="schema",
+                message=f"{params.schema} cannot be restored by itself, as values of {', '.join(leading)} "
+                "are names of schemas, or of what other schemas have",
+            )
         left_out = [name for name in await contents.tables_of(conn, params.schema) if name not in included]
         ((created_at, dbname),) = await (await conn.execute(queries.CLOCK)).fetchall()
         roles = await contents.roles(conn, params.schema)

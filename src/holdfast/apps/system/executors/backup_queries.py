@@ -56,12 +56,41 @@ where c.relnamespace = (select oid from pg_namespace where nspname = %(schema)s)
 order by c.relname
 """
 
+# Where names are looked for: what a value names (regclass and its like) is bare if it is in this schema, also
+# when that gets another name.
+PATH: LiteralString = "select set_config('search_path', %(path)s, true)"
+
 # A sum of hashes is the same in any order. It is as wide as it takes that two tables differ by no accident.
+# Every value has a type, so that no function of the schema fits better than PostgreSQL's own.
 COUNT: LiteralString = """
 select count(*), coalesce(sum((
-    'x' || encode(substring(sha256(convert_to(holdfast_row::text, 'UTF8')) for 8), 'hex')
-)::bit(64)::bigint::numeric), 0)::text
+    'x'::text || encode(substring(sha256(convert_to(holdfast_row::text, 'UTF8'::name)) for 8), 'hex'::text)
+)::bit(64)::bigint::numeric), 0::numeric)::text
 from only {table} as holdfast_row
+"""
+
+# The columns whose values are names, or lists of them.
+OF_NAMES: LiteralString = """
+select c.relname, a.attname, coalesce(nullif(t.typelem, 0), t.oid) = 'regnamespace'::regtype
+from pg_class as c
+join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+join pg_type as t on t.oid = a.atttypid
+where c.relnamespace = (select oid from pg_namespace where nspname = %(schema)s) and c.relkind = 'r'
+    and coalesce(nullif(t.typelem, 0), t.oid) in (
+        'regclass'::regtype, 'regproc'::regtype, 'regprocedure'::regtype, 'regoper'::regtype,
+        'regoperator'::regtype, 'regtype'::regtype, 'regconfig'::regtype, 'regdictionary'::regtype,
+        'regcollation'::regtype, 'regnamespace'::regtype
+    )
+order by 1, 2
+"""
+
+# Whether one of the names is that of something elsewhere: it has a dot that is in no quotes.
+ELSEWHERE: LiteralString = """
+select exists (
+    select from only {table} as t
+    where regexp_replace(t.{column}::text, '"([^"]|"")*"|information_schema[.]'::text, ''::text, 'g'::text)
+        ~ '[.]'::text
+)
 """
 
 # Whatever belongs to a schema: what is in it, and what hangs on its tables.

@@ -105,6 +105,21 @@ async def referring(conn: Connection, schema: str, tables: Sequence[str]) -> lis
     return await _column(conn, queries.REFERRING, schema=schema, tables=list(tables))
 
 
+async def leading_out(conn: Connection, schema: str, tables: Sequence[str]) -> list[str]:
+    """The columns of these tables that name (as regclass does) schemas, or what is in another schema.
+
+    The transaction must have been made lasting.
+    """
+    found: list[str] = []
+    await conn.execute(queries.PATH, {"path": Identifier(schema).as_string(conn)})
+    for table, column, schemas in await (await conn.execute(queries.OF_NAMES, {"schema": schema})).fetchall():
+        names = {"table": Identifier(schema, table), "column": Identifier(column)}
+        if table in tables and (schemas or await scalar(conn, SQL(queries.ELSEWHERE).format(**names))):
+            found.append(f"{table}.{column}")
+    await conn.execute(queries.PATH, {"path": "pg_catalog"})
+    return found
+
+
 async def extensions(conn: Connection, schema: str) -> tuple[Extension, ...]:
     """The extensions that the schema uses."""
     async with conn.cursor(row_factory=class_row(Extension)) as cursor:
@@ -135,12 +150,14 @@ async def count_rows(
     The transaction must have been made lasting (`queries.LASTING`), or values may look otherwise.
     """
     counted: list[Table] = []
+    await conn.execute(queries.PATH, {"path": Identifier(schema).as_string(conn)})
     for name in tables:
         query = SQL(queries.COUNT).format(table=Identifier(schema, name))
         ((rows, checksum),) = await (await conn.execute(query)).fetchall()
         counted.append(Table(name=name, rows=rows, checksum=checksum))
         if progress:
             await progress(len(counted), len(tables), "tables counted")
+    await conn.execute(queries.PATH, {"path": "pg_catalog"})
     return tuple(counted)
 
 
