@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import Settings
 from holdfast.apps.schedules import days
+from holdfast.apps.schedules.canonical import lock_key
 from holdfast.apps.system import archive_edits, manifest
 from holdfast.apps.system.bench import Run, target_lock
 from holdfast.apps.system.executors import erase, flush
@@ -25,6 +26,10 @@ from system.safe import LooseRun
 from system.subjects import ANNA, BO, filled, flushed, mark, mentions
 
 USER, OTHER = 4242424242, 4343434343
+WAIT = """
+select array_agg(wait_event order by wait_event) = %s from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock'
+"""
 
 
 @pytest.mark.parametrize("word", ["org_id", "tenant_id"])
@@ -367,6 +372,95 @@ async def test_without_cascade_what_comes_after_the_look_stays_and_is_told(
         assert (
             await staged.one("select count(*) from job where org_id = %s and status = 'succeeded'", ANNA) == 0
         )
+
+
+async def test_without_cascade_an_account_that_is_connected_right_after_the_look_stays(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y-30: between the look and the deletion of the same table."""
+    delete, look, at_work = erase._delete, erase._must_have_no_more, list[str]()  # pyright: ignore[reportPrivateUsage]
+    async with stage(settings) as staged:
+        await filled(staged, ANNA, states=("succeeded",))
+        await staged.do("delete from connections")
+
+        async def deletes(*given: Any) -> int:
+            at_work.append(given[2].declared.name)
+            return await delete(*given)
+
+        async def looks(*given: Any) -> None:
+            await look(*given)
+            if at_work[-1] == "connections" and at_work.count("connections") == 1:
+                await staged.do(
+                    "insert into connections (id, tenant_id, provider_slug, external_id)"
+                    " values (gen_random_uuid(), %s, 'slack', 'new') on conflict do nothing",
+                    ANNA,
+                )
+
+        monkeypatch.setattr(erase, "_delete", deletes)
+        monkeypatch.setattr(erase, "_must_have_no_more", looks)
+        refused = await staged.run("user_cleanup", {"subject": {"org_id": str(ANNA)}})
+        assert "has connections 1 that came meanwhile, and stay" in refused.columns["message"]
+        assert await staged.one("select count(*) from connections") == 1
+
+
+async def done_with(conn: Connection) -> None:
+    """A user whose day is known, with nothing open."""
+    await observe(conn, USER, [entry("09:00", title="x")], at=at(0))
+    await conn.execute("delete from schedule_ingest.schedule_notification")
+
+
+async def test_without_cascade_a_session_that_comes_after_the_look_stays_with_all_of_its_user(
+    settings: Settings, conn: Connection, connect: Any
+) -> None:
+    """S-57, Y-30: the app's own statement waits for a day that is being written, and would take it along."""
+    await done_with(conn)
+    writing = await connect()
+    async with stage(settings) as staged:
+        before = await mentions(staged, USER)
+        async with writing.transaction():
+            await writing.execute("select pg_advisory_xact_lock(%s)", [lock_key(USER, DAY)])
+            erasing = asyncio.create_task(staged.run("user_cleanup", {"subject": {"user_id": USER}}))
+            await until(conn, WAIT, ["advisory"])
+            await conn.execute(
+                "insert into schedule_ingest.capture_session (id, user_id, state, created_at)"
+                " values (gen_random_uuid(), %s, 'pending', now())",
+                [USER],
+            )
+        refused = await erasing
+        assert "has capture_session 1 that came meanwhile, and stay" in refused.columns["message"]
+        after = await mentions(staged, USER)
+        assert after.pop("system.jobs.parameters") == 1
+        assert after == before | {"schedule_ingest.capture_session.user_id": 2}
+
+
+async def test_without_cascade_a_session_cannot_begin_again_after_the_look(
+    settings: Settings, conn: Connection, connect: Any
+) -> None:
+    """S-57, Y-30: who wants that waits, and finds nothing."""
+    await done_with(conn)
+    writing, beginning = await connect(), await connect()
+    async with stage(settings) as staged:
+        await conn.execute(
+            "insert into schedule_ingest.capture_session (id, user_id, state, created_at, error)"
+            " values (%s, %s, 'failed', now(), 'x')",
+            [failed := uuid4(), USER],
+        )
+        async with writing.transaction():
+            await writing.execute("select pg_advisory_xact_lock(%s)", [lock_key(USER, DAY)])
+            erasing = asyncio.create_task(staged.run("user_cleanup", {"subject": {"user_id": USER}}))
+            await until(conn, WAIT, ["advisory"])
+            again = asyncio.create_task(
+                beginning.execute(
+                    "update schedule_ingest.capture_session set state = 'pending', error = null"
+                    " where id = %s",
+                    [failed],
+                )
+            )
+            await until(conn, WAIT, ["advisory", "transactionid"])
+        done = await erasing
+        assert done.state == "completed", done.columns["message"]
+        assert (await again).rowcount == 0
+        assert await mentions(staged, USER) == {}
 
 
 async def test_a_users_own_tables_go_in_the_order_of_their_foreign_keys(settings: Settings) -> None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from psycopg import Rollback
 from psycopg.errors import DeadlockDetected, ForeignKeyViolation, InsufficientPrivilege, SerializationFailure
 from psycopg.sql import SQL, Composed
 
@@ -233,14 +234,21 @@ async def _erase(
 async def _by_the_app(
     conn: Connection, app: str, statement: Any, subject: Subject, standing: Sequence[Place]
 ) -> Counter[str]:
-    """What an app erases itself, in one transaction; begun again when somebody came in between."""
+    """What an app erases itself, in one transaction; begun again when somebody came in between.
+
+    What may stand in the way is held while it is looked at, so that nothing of it begins again. If more goes
+    than was held, something has come since that nobody has looked at.
+    """
     for _ in range(ROUNDS):
         try:
             async with conn.transaction():
                 await conn.execute(retention.queries.PATIENT)
+                held = await _hold(conn, app, subject, standing)
                 await _must_have_no_more(conn, subject, standing)
                 ((counts,),) = await (await conn.execute(statement, {"value": subject.value})).fetchall()
-            return +Counter({str(table): int(count) for table, count in counts.items()})
+                if any(counts.get(table, 0) > number for table, number in held.items()):
+                    raise Rollback
+                return +Counter({str(table): int(count) for table, count in counts.items()})
         except (SerializationFailure, DeadlockDetected):
             continue
         except InsufficientPrivilege as error:
@@ -248,6 +256,19 @@ async def _by_the_app(
                 message=f"{app} erases for its owner alone: {error.diag.message_primary}"
             ) from None
     raise Conflict(what="the subject", message=f"is still sending to {app}: try again later")
+
+
+async def _hold(conn: Connection, app: str, subject: Subject, standing: Sequence[Place]) -> dict[str, int]:
+    """Keeps an app's ledgers as they are for the subject; how many rows that are, by table.
+
+    What is referred to comes first, as whoever works on it has it first.
+    """
+    given = {"value": subject.value, "batch": None}
+    return {
+        place.definition.name: (await conn.execute(place.render(queries.HOLD), given)).rowcount
+        for place in reversed(standing)
+        if place.declared.app == app and place.declared.kind == "ledger"
+    }
 
 
 async def _delete(
@@ -270,6 +291,8 @@ async def _delete(
             elif standing:
                 await conn.execute(place.render(queries.HOLD), given)
                 await _must_have_no_more(conn, subject, standing)
+                if place.declared.live:
+                    return 0  # there was none: whatever has come since stays
             return (await conn.execute(place.render(queries.DELETE, *more), given)).rowcount
     except ForeignKeyViolation as error:
         message = f"rows of the subject are referred to: {error.diag.message_primary}"

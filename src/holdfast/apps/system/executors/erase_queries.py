@@ -11,8 +11,10 @@ COUNT: LiteralString = "select count(*) from {table} as t where {condition}"
 # Not in an end; or in one from which it is tried again by itself.
 OPEN: LiteralString = "t.{state} <> all(%(ends)s::text[]::{state_type}[])"
 
-# Nobody can begin to refer to these any more.
-HOLD: LiteralString = "select from {table} as t where {condition} limit %(batch)s for update of t"
+# Nobody can change these any more, nor begin to refer to them.
+HOLD: LiteralString = """
+select from {table} as t where {condition} order by {key} limit %(batch)s for update of t
+"""
 
 DELETE: LiteralString = """
 with picked as materialized (
