@@ -706,6 +706,23 @@ async def test_the_record_is_true_after_a_restore_that_raises_fences(
         assert [lie.id for lie in (await verify(store, conn)).lies] == [late.id]
 
 
+async def test_a_long_swap_costs_no_worker_its_life(
+    settings: Settings, conn: Connection, tmp_path: Path
+) -> None:
+    """Y-33: while their table is ours alone nobody can say that he lives; who was silent before stays so."""
+    ages = "select id, extract(epoch from now() at time zone 'UTC' - last_heartbeat) > 1000 from workers"
+    given = (
+        "insert into workers (id, hostname, pool_size, last_heartbeat)"
+        " values (%s, 'h', 1, (now() at time zone 'UTC') - make_interval(secs => %s))"
+    )
+    async with stage(settings, tmp_path, worker_timeout=3600.0) as on:
+        await back_up(on.bench, "public", "a")
+        for name, age in (("lives", 3000), ("is gone", 4000)):
+            await conn.execute(given, (name, age))
+        await bring_back(on.bench, "a", "public", overwrite=True)
+        assert dict(await (await conn.execute(ages)).fetchall()) == {"lives": False, "is gone": True}
+
+
 async def test_restoring_system_is_refused_while_other_jobs_run(
     settings: Settings, conn: Connection, tmp_path: Path
 ) -> None:

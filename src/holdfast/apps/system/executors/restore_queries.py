@@ -132,6 +132,12 @@ FORGET_ROW: LiteralString = "delete from {table} where {key} = %(id)s"
 CARRY_ALL: LiteralString = "insert into {new} ({columns}) select {columns} from {old}"
 CARRY_ROW: LiteralString = "insert into {new} ({columns}) select {columns} from {old} where {key} = %(id)s"
 
+# While their table was ours alone, workers could not say that they live. The transaction began before that.
+BEATEN: LiteralString = """
+update {workers} set last_heartbeat = clock_timestamp() at time zone 'UTC'
+where last_heartbeat >= (now() at time zone 'UTC') - make_interval(secs => %(timeout)s)
+"""
+
 OTHERS_RUNNING: LiteralString = """
 select {key}::text from {table} where {state} = any(%(states)s) and {key} <> %(id)s order by 1
 """

@@ -116,6 +116,9 @@ async def _swap(conn: Connection, swap: Swap, ended: list[str]) -> bool:
     alive = await _settle(conn, swap, ended, replaces=replaces)
     if replaces:
         await conn.execute(SQL(queries.DROP_SCHEMA).format(name=Identifier(swap.old)))
+        if await _is_meant(conn, WORKERS, swap.target):
+            beaten = SQL(queries.BEATEN).format(workers=Identifier(swap.target, WORKERS))
+            await conn.execute(beaten, {"timeout": swap.run.bench.settings.worker_timeout})
     return alive
 
 
