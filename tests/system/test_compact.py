@@ -16,7 +16,7 @@ from holdfast.apps.system import manifest as manifests
 from holdfast.apps.system.executors import compact
 from holdfast.apps.system.manifest import Entry, Manifest
 from holdfast.apps.system.parameters import Compact
-from holdfast.apps.system.places import open_archive
+from holdfast.apps.system.places import Archive, open_archive
 from holdfast.db.pool import Connection
 from holdfast.db.settings import Settings
 from holdfast.errors import Conflict, InvalidInput, NotFound
@@ -148,6 +148,39 @@ async def test_a_compaction_whose_files_were_swept_meanwhile_names_none_of_them(
             await here.flush("tasks")
 
     await here.compact("tasks", step)
+    assert same(await here.rows("tasks"), rows)
+    await here.whole("tasks")
+
+
+async def test_a_file_that_a_compaction_has_just_named_is_not_swept(
+    here: Place, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y-31: somebody who puts the archive in order has seen it a moment before, when no manifest named it."""
+    await finish(conn, "tasks", 6)
+    rows = await table_rows(conn, "tasks")
+    await here.flush("tasks", batch_rows=2)
+    made, looked, removed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def step(name: str) -> None:
+        if name == "made":
+            made.set()
+            await looked.wait()
+        if name == "removed":
+            removed.set()
+
+    real = manifests.update
+
+    async def update(archive: Archive, table: str, change: Any) -> Manifest:
+        if made.is_set() and not looked.is_set():  # all that is unlisted was found by now
+            looked.set()
+            await removed.wait()
+        return await real(archive, table, change)
+
+    late = asyncio.ensure_future(here.compact("tasks", step))
+    await made.wait()
+    monkeypatch.setattr(manifests, "update", update)
+    assert await here.flush("tasks") == "0 rows"
+    assert await late == "3 files to 1, 6 rows"
     assert same(await here.rows("tasks"), rows)
     await here.whole("tasks")
 

@@ -68,8 +68,9 @@ async def settle(conn: Connection, archive: Archive, source: Source, step: Step 
     removed += await manifests.remove_gone(archive, table)
     groups = await _unlisted(archive, table)
     if any(group.startswith(MADE) for group in groups):
-        # Whoever made them may still be at it, and must not be able to name what we remove.
-        await manifests.update(archive, table, _next)
+        # Whoever made them may still be at it, and must not be able to name what we remove. What he has named
+        # since we have looked stays.
+        groups = _without(groups, _known(await manifests.update(archive, table, _next)))
     entered, unreadable = 0, list[str]()
     for group, paths in groups.items():
         await step("settling")
@@ -83,13 +84,21 @@ async def settle(conn: Connection, archive: Archive, source: Source, step: Step 
 async def _unlisted(archive: Archive, table: str) -> dict[str, list[str]]:
     """The files that no manifest names, by what they have in common."""
     folder = manifests.folder_of(table)
-    there = await archive.list(folder)
-    known = {entry.path for entry in (await manifests.read(archive, table)).files}
     groups: defaultdict[str, list[str]] = defaultdict(list)
-    for path in there:
-        if path not in known and path.endswith(FILE) and path.count("/") == 1:
+    for path in await archive.list(folder):
+        if path.endswith(FILE) and path.count("/") == 1:
             groups[path.removeprefix(f"{folder}/").partition(".")[0]].append(path)
-    return dict(groups)
+    return _without(groups, _known(await manifests.read(archive, table)))
+
+
+def _known(manifest: Manifest) -> set[str]:
+    """What a manifest names, also as gone: whoever has put it there removes it."""
+    return {*(entry.path for entry in manifest.files), *manifest.gone}
+
+
+def _without(groups: Mapping[str, list[str]], known: set[str]) -> dict[str, list[str]]:
+    left = {group: [path for path in paths if path not in known] for group, paths in groups.items()}
+    return {group: paths for group, paths in left.items() if paths}
 
 
 def _next(manifest: Manifest) -> Manifest:
