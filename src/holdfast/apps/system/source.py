@@ -85,6 +85,10 @@ class Source:
         """The statement that finds and locks the rows of a batch."""
         return self._found(queries.PICK)
 
+    def still_picked(self) -> Composed:
+        """The statement that tells which rows of a batch may go, now that they are locked."""
+        return self._found(queries.STILL_PICKED)
+
     def count(self) -> Composed:
         """The statement that tells how many such rows there are, counted up to a number."""
         return self._found(queries.COUNT)

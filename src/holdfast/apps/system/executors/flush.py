@@ -145,13 +145,19 @@ async def _batch(
 
 
 async def _pick(conn: Connection, source: Source, params: Flush, until: str, job: str) -> list[str]:
+    """Locks the rows of a batch, and leaves out those to which somebody has come to refer until then."""
     given = {
         "states": list(source.states),
         "until": until,
         "rows": params.batch_rows,
         "running": job if source.declared.name == NAME else None,
     }
-    return [key for (key,) in await (await conn.execute(source.pick(), given)).fetchall()]
+    while picked := await (await conn.execute(source.pick(), given)).fetchall():
+        keys = {"keys": [key for (key,) in picked]}
+        found = await (await conn.execute(source.still_picked(), given | keys)).fetchall()
+        if found:
+            return [key for (key,) in found]
+    return []
 
 
 async def _read(conn: Connection, source: Source, keys: list[str]) -> tuple[list[str], dict[str, list[Any]]]:

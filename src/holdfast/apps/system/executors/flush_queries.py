@@ -53,6 +53,15 @@ with picked as materialized (
 select key from picked
 """
 
+# Once they are locked, nobody can begin to refer to them; whoever has while we were waiting is seen now.
+STILL_PICKED: LiteralString = """
+select t.{key}::text from {table} as t
+where t.{key} = any(%(keys)s::text[]::{type}[])
+and t.{state} = any(%(states)s::text[]::{state_type}[])
+and coalesce({times}) < %(until)s::{time_type}
+and {conditions}
+"""
+
 # The same, for whoever only wants to know whether there are many.
 COUNT: LiteralString = """
 select count(*) from (

@@ -45,9 +45,11 @@ class Old:
 
     def render(self, template: Any, *conditions: Composable) -> Composed:
         """A statement over the rows that meet all conditions."""
-        key = name(self.declared.key[0])
+        key = _ledger(self.declared).key
         joined = SQL(" and ").join([self.finished, *conditions])
-        return SQL(template).format(table=self.table, key=key, conditions=joined)
+        return SQL(template).format(
+            table=self.table, key=name(key.column), type=SQL(safe(key.type)), conditions=joined
+        )
 
 
 def target(params: Retention) -> str:
@@ -71,9 +73,9 @@ async def run(params: Retention, run: Run) -> str:
         old = await old_of(conn, run.bench, declared, dead=params.include_dead_letter)
         given = await _given(conn, old, params)
         while True:
-            batch = await _batch(conn, run.bench, old, given)
-            gone += batch
-            if batch < params.batch_size:
+            picked, deleted = await _batch(conn, run.bench, old, given)
+            gone += deleted
+            if picked < params.batch_size:
                 break
             await run.progress(gone, None, "rows")
         left = await _staying(conn, old, given)
@@ -97,16 +99,17 @@ async def _given(conn: Connection, old: Old, params: Retention) -> dict[str, Any
     }
 
 
-async def _batch(conn: Connection, bench: Bench, old: Old, given: dict[str, Any]) -> int:
-    """Deletes one batch; answers how many rows that were."""
-    query = old.render(queries.DELETE, *old.keeps)
+async def _batch(conn: Connection, bench: Bench, old: Old, given: dict[str, Any]) -> tuple[int, int]:
+    """Deletes one batch; answers how many rows were found, and how many of them went."""
+    pick, delete = (old.render(template, *old.keeps) for template in (queries.PICK, queries.DELETE))
     for left in reversed(range(TRIES)):
         try:
             async with conn.transaction():
                 await conn.execute(queries.PATIENT)
                 await conn.execute(SQL(queries.HOLD).format(table=old.table))
                 await bench.registry.must_be(conn, old.declared, old.definition)
-                return (await conn.execute(query, given)).rowcount
+                keys = [key for (key,) in await (await conn.execute(pick, given)).fetchall()]
+                return len(keys), (await conn.execute(delete, given | {"keys": keys})).rowcount
         except ForeignKeyViolation as error:
             if not left:
                 message = f"its rows are referred to: {error.diag.message_primary}"

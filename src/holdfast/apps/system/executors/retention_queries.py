@@ -27,13 +27,18 @@ EMPTY: LiteralString = "t.{column} is null"
 FILLED: LiteralString = "t.{column} is not null"
 
 # Rows that somebody else holds are passed over: they are for the next run.
-DELETE: LiteralString = """
+PICK: LiteralString = """
 with picked as materialized (
-    select t.{key} as key from {table} as t where {conditions}
+    select t.{key}::text as key from {table} as t where {conditions}
     limit %(batch)s
     for update of t skip locked
 )
-delete from {table} as t using picked where t.{key} = picked.key
+select key from picked
+"""
+
+# Once they are locked, nobody can begin to refer to them; whoever has while we were waiting is seen now.
+DELETE: LiteralString = """
+delete from {table} as t where t.{key} = any(%(keys)s::text[]::{type}[]) and {conditions}
 """
 
 STAYING: LiteralString = """
