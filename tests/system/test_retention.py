@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -9,12 +10,15 @@ import pytest
 
 from holdfast import Settings
 from holdfast.apps.connectors.ledger import SYNC_JOBS
+from holdfast.apps.system.bench import bench_of
 from holdfast.apps.system.executors.retention import ended
 from holdfast.apps.tasks import app as tasks
 from holdfast.db.pool import Connection
 from holdfast.errors import InvalidInput, NotFound
 from ledgers import PARCELS
-from system.kit import Stage, stage
+from schedules import kit as captures
+from schedules.kit import day, entry
+from system.kit import Stage, fitted, stage
 
 OLD, NEW = "now() - interval '3 days'", "now() - interval '1 hour'"
 DAY = {"retention_hours": 24}
@@ -168,6 +172,36 @@ async def test_rows_that_others_refer_to_stay_and_are_counted(settings: Settings
         assert done.columns["message"] == "2 rows; 2 stay, as others refer to them"
         rows = await staged.rows("select user_id from schedule_ingest.capture_session order by 1")
         assert [row["user_id"] for row in rows] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "told"),
+    [
+        ("retention", {"retention_hours": 24}, "1 row; 2 stay, as others refer to them"),
+        ("flush", {"older_than_hours": 24}, "1 row and 1 event to 2 files"),
+    ],
+)
+async def test_the_session_behind_a_day_stays_so_that_no_older_one_turns_the_day_back(
+    settings: Settings, tmp_path: Path, kind: str, limit: dict[str, Any], told: str
+) -> None:
+    """Y-27, S-47: it has no version if it changed nothing, but whether another is late is seen by it."""
+    async with captures.stage(fitted(settings, tmp_path)) as here:
+        failed = await here.capture(read=[RuntimeError("unreadable"), day(entry("06:00"))])
+        await here.work()
+        first, _, last = await here.observe(*[day(entry("10:00"))] * 3)
+        await here.do(
+            "update schedule_ingest.capture_session set created_at = created_at - interval '3 days'"
+        )
+        staged = Stage(here.app, bench_of(here.app), tmp_path)
+        done = await staged.run(kind, {"ledger": "capture_session", **limit})
+        assert done.columns["message"] == told
+        left = await here.rows("select id from schedule_ingest.capture_session order by created_at, id")
+        assert [row["id"] for row in left] == [failed, first, last]
+        async with here.app.database.connection() as conn:
+            await here.sessions.requeue(conn, failed)
+        await here.work()
+        assert await here.outcomes(failed) == ["failed", "superseded"]
+        assert len(await here.versions()) == 1
 
 
 async def test_a_row_that_somebody_holds_is_passed_over_and_not_waited_for(

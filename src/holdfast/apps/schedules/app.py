@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.apps.schedules import queries
-from holdfast.apps.schedules.ledger import CAPTURE_SESSIONS, NOTICES, NOTIFICATIONS, SCHEMA, notices, sessions
+from holdfast.apps.schedules import process_queries, queries
+from holdfast.apps.schedules.ledger import (
+    CAPTURE_SESSIONS,
+    NOTICES,
+    NOTIFICATIONS,
+    SCHEMA,
+    SESSIONS,
+    notices,
+    sessions,
+)
 from holdfast.apps.schedules.senders import Sender
 from holdfast.apps.schedules.values import Extractor
 from holdfast.db.settings import Settings
@@ -18,6 +26,7 @@ OF_USER = {"user_id": "user_id"}
 OF_DAY = ("user_id", "schedule_date")
 
 TABLES = (
+    Table(name=f"{SCHEMA}.{SESSIONS}", where=process_queries.NOT_THE_LAST),
     Table(name=f"{SCHEMA}.capture_image"),
     Table(name=f"{SCHEMA}.day_schedule", key=OF_DAY, subjects=OF_USER),
     Table(name=f"{SCHEMA}.schedule_version", key=(*OF_DAY, "version"), subjects=OF_USER),

@@ -67,6 +67,14 @@ left join schedule_ingest.schedule_version as v
 where s.id = %(session)s
 """
 
+# Maintenance may remove a session, but not the last that was seen of a day: others are late by its time.
+NOT_THE_LAST: LiteralString = """
+not exists (
+    select from schedule_ingest.day_snapshot as n
+    where n.user_id = t.user_id and n.source_session_id = t.id
+)
+"""
+
 # No conflict target: a session that has a version already stands in the way as well.
 VERSION: LiteralString = """\
 insert into schedule_ingest.schedule_version
