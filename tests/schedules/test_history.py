@@ -6,6 +6,7 @@ import asyncio
 import random
 from dataclasses import replace
 from datetime import date, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,12 +15,16 @@ import pytest
 
 from holdfast import Settings
 from holdfast.apps.schedules import days, intake, verify
+from holdfast.apps.schedules.canonical import MOST_ENTRIES
 from holdfast.apps.schedules.intake import Picture
 from holdfast.apps.schedules.noise import noisy
 from holdfast.apps.schedules.values import Refusal
 from holdfast.db.pool import Connection
 from runtime.support import until, until_true
 from schedules.kit import DAY, USER, WAITING, Stage, Stop, day, entry, stage
+
+COMING = "2099-03-02"  # over nowhere on earth, so that each event must be told
+EVICT_ALL = "select schedule_ingest.evict(now() + interval '1 day', 100000)"
 
 
 async def kinds(here: Stage) -> list[str]:
@@ -175,7 +180,7 @@ async def test_the_time_of_detection_never_goes_back(settings: Settings) -> None
         ahead = await here.snapshot()
         await here.observe(day(entry("10:00")))
         assert ahead
-        assert (await here.events())[-1]["detected_at"] == ahead["updated_at"] + timedelta(microseconds=1)
+        assert (await here.events())[-1]["detected_at"] == ahead["updated_at"] + timedelta(milliseconds=1)
 
 
 async def _undo(here: Stage, session: UUID) -> None:
@@ -417,6 +422,31 @@ async def test_the_messages_of_a_session_come_in_the_order_of_the_day(settings: 
         told = [row["message"] for row in await here.messages()]
         times = [f"{hour:02}:00\u2013{hour:02}:30" for hour in range(6, 20)]
         assert told == [f"New shift added on {DAY} {time} in Billdal" for time in times]
+
+
+async def test_a_clock_that_went_back_does_not_mix_the_messages_of_two_sessions(settings: Settings) -> None:
+    """S-43, S-51: however many there are; and none is taken for one whose events were evicted."""
+    first, second = (
+        [
+            entry(f"{n // 10:02}:{n % 10:02}", end, f"{title} {n}", f"{title} {n}", None)
+            for n in range(MOST_ENTRIES)
+        ]
+        for end, title in (("22:00", "Customer"), ("23:00", "Another"))
+    )
+    async with stage(settings, summary_threshold=1000) as here:
+        await here.observe(day(date=COMING))
+        await here.do("update schedule_ingest.day_snapshot set updated_at = now() + interval '1 hour'")
+        sessions = await here.observe(day(*first, date=COMING), day(*second, date=COMING))
+        ((gone,),) = [tuple(row.values()) for row in await here.rows(EVICT_ALL)]
+        assert gone == 3 * MOST_ENTRIES
+        sessions += await here.observe(day(second[0], date=COMING))
+        told = [row["source_session_id"] for row in await here.messages()]
+        assert [(key, len(list(group))) for key, group in groupby(told)] == [
+            (sessions[0], MOST_ENTRIES),
+            (sessions[1], 2 * MOST_ENTRIES),
+            (sessions[2], MOST_ENTRIES - 1),
+        ]
+        await is_true(here)
 
 
 async def test_no_message_for_a_day_that_is_over_and_the_events_are_still_recorded(

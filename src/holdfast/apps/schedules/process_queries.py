@@ -36,12 +36,13 @@ for update
 # The pictures that the session has now, the day as it is known, the time of this observation, and whether the
 # session comes too late for it: it was tried before, and is older than the one behind the snapshot. A clock
 # may go back a little; a snapshot that is days ahead is nobody's clock. But an event that is ahead stays
-# where it is, and what is noticed later has to be replayed later, as far as there is a calendar.
+# where it is, and what is noticed later has to be replayed later, as far as there is a calendar. Later by a
+# millisecond: the messages of an observation are a microsecond apart, and never as many as fill it.
 DAY: LiteralString = """\
 select array(select i.id from schedule_ingest.capture_image as i where i.session_id = s.id) as images,
     n.snapshot_payload as snapshot, d.current_version as version, v.payload_hash as hash,
     greatest(clock.now, case
-        when n.updated_at <= clock.now + interval '1 day' then n.updated_at + interval '1 microsecond'
+        when n.updated_at <= clock.now + interval '1 day' then n.updated_at + interval '1 millisecond'
     end) as now,
     coalesce(source.created_at > s.created_at, false) and exists (
         select from schedule_ingest.capture_attempt as a
@@ -49,7 +50,7 @@ select array(select i.id from schedule_ingest.capture_image as i where i.session
     ) as late
 from schedule_ingest.capture_session as s
 cross join lateral (
-    select greatest(clock_timestamp(), last.at + interval '1 microsecond') as now from (
+    select greatest(clock_timestamp(), last.at + interval '1 millisecond') as now from (
         select greatest((
             select max(e.detected_at) from schedule_ingest.schedule_event as e
             where e.user_id = s.user_id and e.schedule_date = %(day)s and e.detected_at < '9999-01-01Z'

@@ -18,7 +18,7 @@ from holdfast.apps.schedules.shifts import from_json
 from holdfast.apps.schedules.values import Change, Event, Json, Refusal, Shift, Slot
 
 EARLIEST_ZONE = timedelta(hours=14)  # where a day begins first on earth
-MESSAGES = timedelta(milliseconds=1)  # each of an observation is a little later than the one before
+MESSAGES = timedelta(milliseconds=1)  # those of an observation come within it, and the next one after it
 MOST_TOLD = 3  # shifts that one sentence names
 SIDES = {"shift_added": (False, True), "shift_removed": (True, False)}  # old, new; all others have both
 
@@ -201,7 +201,7 @@ def _messages(kept: Kept, events: Sequence[Event]) -> Iterator[str]:
         parts = ids if notice.type == "event" else ["summary", *ids]
         if notice.id != notice_id(kept.user_id, kept.schedule_date, notice.session_id, parts):
             yield f"notification {notice.id} has not the id of what it tells"
-        if kept.origin and notice.created_at <= kept.origin.until + MESSAGES:
+        if kept.origin and notice.created_at < kept.origin.until + MESSAGES:
             continue  # its events were evicted; a later one may have the id of one of them
         times.update(ids)
         for one in ids:
