@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast import Settings
 from holdfast.apps.system import archive_edits, manifest
 from holdfast.apps.system.manifest import Entry, Manifest
+from holdfast.apps.system.source import owner_of
 from holdfast.errors import InvalidInput
 from holdfast.runtime.app import App, Table
 from system.kit import Stage, stage
@@ -102,6 +104,33 @@ async def test_what_may_not_be_dropped_makes_no_job(
         assert staged.lines() == []
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["there", "gone"])
+@pytest.mark.parametrize("owner", ["server 1 database 1 schema own", "of another schema"])
+async def test_the_archive_of_another_database_or_schema_keeps_the_table_and_itself(
+    settings: Settings, there: bool, owner: str
+) -> None:
+    """Y-28: whether our table is still there or not."""
+    async with stage(settings, apps=[OWN]) as staged:
+        await staged.do(MAKE)
+        async with staged.app.database.connection() as conn:
+            ours, other = await owner_of(conn, "own"), await owner_of(conn, "other")
+        if not there:
+            await staged.do("drop table own.notes")
+        await archived(staged)
+        archive, named = staged.bench.archive, other if owner == "of another schema" else owner
+        await manifest.update(archive, "own.notes", lambda seen: structs.replace(seen, owner=named))
+        before = await archive.list()
+        done = await staged.run("cleanup", {"table": "notes"})
+        assert (done.state, done.attempts) == ("failed", 0)
+        assert f"belongs to {named}, and this is {ours}" in done.columns["message"]
+        assert await archive.list() == before
+        assert (await manifest.read(archive, "own.notes")).rows == 2
+        assert await staged.one("select to_regclass('own.notes') is not null") == there
+        await manifest.update(archive, "own.notes", lambda seen: structs.replace(seen, owner=ours))
+        assert (await staged.run("cleanup", {"table": "notes"})).state == "completed"
+        assert await archive.list() == []
+
+
 async def test_the_archive_of_a_table_that_is_gone_already_goes_all_the_same(settings: Settings) -> None:
     """Y-28: whoever dropped it."""
     async with stage(settings, apps=[OWN]) as staged:
@@ -110,4 +139,4 @@ async def test_the_archive_of_a_table_that_is_gone_already_goes_all_the_same(set
         assert done.columns["message"] == "0 tables, 3 files of its archive"
         seen = await manifest.read(staged.bench.archive, "own.notes")
         assert seen == Manifest(table="own.notes")
-        assert await archive_edits.remove_table(staged.bench.archive, "own.notes") == 0
+        assert await archive_edits.remove_table(staged.bench.archive, "own.notes", None) == 0

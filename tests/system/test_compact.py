@@ -338,6 +338,17 @@ async def test_an_erasure_that_is_cut_off_has_erased_nothing_or_all(
     await here.whole()
 
 
+async def test_what_is_archived_of_another_database_is_not_removed(here: Place, conn: Connection) -> None:
+    """Y-28: by the owner that its manifest names."""
+    await finish(conn, "tasks", 2)
+    await here.flush("tasks")
+    before = await here.archive.list()
+    with pytest.raises(Conflict, match="belongs to server"):
+        await edits.remove_table(here.archive, "tasks", "server 1 database 1 schema public")
+    assert await here.archive.list() == before
+    assert len(await here.rows("tasks")) == 2
+
+
 async def test_a_table_is_removed_from_the_archive(here: Place, conn: Connection, tmp_path: Path) -> None:
     """Y-28: files, then the manifest; a second time there is nothing."""
     await finish(conn, "job", 5)
@@ -346,7 +357,7 @@ async def test_a_table_is_removed_from_the_archive(here: Place, conn: Connection
     await here.flush("tasks")
     await here.archive.put("job/stray.rows.parquet", b"")
     (tmp_path / "archive" / "job" / ".x.part").write_bytes(b"half")
-    assert await edits.remove_table(here.archive, "job") == 7
-    assert await edits.remove_table(here.archive, "job") == 0
+    assert await edits.remove_table(here.archive, "job", None) == 7
+    assert await edits.remove_table(here.archive, "job", None) == 0
     assert not (tmp_path / "archive" / "job").exists()
     assert await manifests.tables(here.archive) == ["tasks"]

@@ -171,8 +171,12 @@ async def rewrite_with(archive: Archive, table: str, change: Change, step: Step 
     raise OSError(f"the archive of {table} is changed by others all the time")
 
 
-async def remove_table(archive: Archive, table: str) -> int:
-    """Removes all that is archived of a table: the files, then the manifest; answers how many files went."""
+async def remove_table(archive: Archive, table: str, owner: str | None) -> int:
+    """Removes all that is archived of a table: the files, then the manifest; answers how many files went.
+
+    The archive of another owner is refused, by `Conflict`.
+    """
+    await manifests.must_be_of(archive, table, owner)
     folder = manifests.folder_of(table)
     listed = [key for key in await archive.list(folder) if key.count("/") == 1]  # further down is another's
     there = [key for key in listed if key != manifests.key_of(table)]

@@ -62,7 +62,7 @@ def new_group() -> str:
 
 async def settle(conn: Connection, archive: Archive, source: Source, step: Step = unwatched) -> Settled:
     """Enters or removes what no manifest names, and removes what is unfinished or no longer counts."""
-    table, owner = source.declared.table, await owner_of(conn, source)
+    table, owner = source.declared.table, await owner_of(conn, source.schema)
     await manifests.must_be_of(archive, table, owner)
     removed = await archive.sweep(manifests.folder_of(table))
     removed += await manifests.remove_gone(archive, table)

@@ -77,6 +77,11 @@ class Source:
         return (*self.along, self.rows)
 
     @property
+    def schema(self) -> str:
+        """Where the ledger's own table is."""
+        return self.rows.definition.schema
+
+    @property
     def states(self) -> tuple[str, ...]:
         """Finished, and not waiting for a person."""
         return tuple(state for state in self.declared.ends if state not in self.declared.dead)
@@ -110,13 +115,13 @@ class Source:
         )
 
 
-async def owner_of(conn: Connection, source: Source) -> str | None:
+async def owner_of(conn: Connection, schema: str) -> str | None:
     """The database and schema whose rows these are, by names that no other has; None where nobody may ask."""
     try:
         ((database,),) = await (await conn.execute(queries.WHOSE)).fetchall()
     except InsufficientPrivilege:
         return None
-    return f"{database} schema {source.rows.definition.schema}"
+    return f"{database} schema {schema}"
 
 
 async def source_of(conn: Connection, registry: SchemaRegistry, declared: Declared) -> Source:

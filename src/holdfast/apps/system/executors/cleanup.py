@@ -1,7 +1,8 @@
 """Cleanup: a user's table is dropped, then its archive goes, then what the registry remembers of it.
 
 In this order, so that no file is missed by a table that is still there. Wherever it is cut off, the same job
-made again goes on: what is gone already is nothing to do. Built-in tables are refused, under any name.
+made again goes on: what is gone already is nothing to do. Built-in tables are refused, under any name, and so
+is a table whose archive is that of another database or schema.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from psycopg.errors import DependentObjectsStillExist
 from psycopg.sql import SQL
 
 from holdfast.apps.system import archive_edits as edits
+from holdfast.apps.system import manifest as manifests
+from holdfast.apps.system import registry_queries
 from holdfast.apps.system.bench import Bench, Connection, Run
 from holdfast.apps.system.executors import cleanup_queries as queries
 from holdfast.apps.system.parameters import Cleanup
 from holdfast.apps.system.places import Step, unwatched
 from holdfast.apps.system.registry import Declared, Definition
-from holdfast.apps.system.source import name
+from holdfast.apps.system.source import name, owner_of
 from holdfast.errors import Conflict, InvalidInput, NotFound
 
 
@@ -42,10 +45,12 @@ async def run(params: Cleanup, run: Run, step: Step = unwatched) -> str:
     bench, declared = run.bench, _declared(params, run.bench)
     conn = await bench.database.connect("cleanup")
     try:
+        owner = await _owner(conn, bench, declared)
+        await manifests.must_be_of(bench.archive, declared.table, owner)  # before anything goes
         dropped = await _drop(conn, bench, declared)
         await step("dropped")
         await run.progress(int(dropped), 1, "tables")
-        files = await edits.remove_table(bench.archive, declared.table)
+        files = await edits.remove_table(bench.archive, declared.table, owner)
         await step("removed")
         async with conn.transaction():  # also where another run has dropped the table
             await bench.registry.announce(conn)
@@ -54,6 +59,14 @@ async def run(params: Cleanup, run: Run, step: Step = unwatched) -> str:
         await asyncio.shield(conn.close())
     told = f"{files} file{'' if files == 1 else 's'} of its archive"
     return f"{declared.table} dropped, with {told}" if dropped else f"0 tables, {told}"
+
+
+async def _owner(conn: Connection, bench: Bench, declared: Declared) -> str | None:
+    """Whose archive may go. Of a table that is gone already, by the schema in which it would be."""
+    if known := await _found(conn, bench, declared):
+        return await owner_of(conn, known.schema)
+    ((here,),) = await (await conn.execute(registry_queries.HERE)).fetchall()
+    return await owner_of(conn, declared.table.rpartition(".")[0] or here)
 
 
 async def _drop(conn: Connection, bench: Bench, declared: Declared) -> bool:

@@ -115,7 +115,7 @@ async def _batch(
 ) -> Batch | None:
     """Moves one batch; None when nothing is left."""
     table, archive = source.declared.table, bench.archive
-    owner = await owner_of(conn, source)
+    owner = await owner_of(conn, source.schema)
     try:
         async with conn.transaction():
             await conn.execute(queries.PATIENT)
