@@ -204,6 +204,24 @@ async def test_a_handler_may_run_in_a_thread_and_is_told_when_nobody_waits_for_i
     assert await stages(conn) == {"a": "sent", "b": "waiting"}
 
 
+async def test_threads_of_another_ledger_that_do_not_end_take_no_place_of_the_outbox(
+    app: Holdfast, conn: Connection, post: Post
+) -> None:
+    door = threading.Event()
+
+    @app.handler("stubborn", timeout=0.05)
+    def stubborn() -> None:
+        door.wait(PATIENCE)
+
+    for _ in range(2):
+        await app.stores["tasks"].enqueue(conn, Item(kind="stubborn", limit=1))
+    async with working(app, ledgers=["tasks", "cards"], concurrency={"tasks": 2, "cards": 1}) as worker:
+        await until_true(lambda: worker.places.abandoned.total() == 2)
+        await add(conn, "a")
+        await until(conn, SENT, 1)
+        door.set()
+
+
 # -- the transaction of a run ----------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ async def test_fifty_workers_that_drain_one_table_run_each_task_exactly_once(
 
         await add_many(app, "count", tasks)
         with ThreadPoolExecutor(1) as threads:
-            places = Places(threads=threads, processes=Processes(), transactions=asyncio.Semaphore(1))
+            places = Places({"tasks": threads}, Processes(), asyncio.Semaphore(1))
             share = Share(store=app.store("tasks"), concurrency=20)
             pumps = [Pump(share, app.database, app.handlers, places) for _ in range(50)]
             async with asyncio.timeout(600), asyncio.TaskGroup() as group:

@@ -360,7 +360,7 @@ async def test_cancelling_tells_a_sync_handler_and_its_late_outcome_is_dropped(
         await until_task(conn, task_id, "running")
         await app.store("tasks").cancel(conn, task_id)
         assert await asyncio.to_thread(answered.wait, PATIENCE)
-        await until_true(lambda: not worker.places.abandoned)
+        await until_true(lambda: not worker.places.abandoned.total())
         follower = await add(app, "wait")
         await until_task(conn, follower, "running")
         await app.store("tasks").cancel(conn, follower)
@@ -382,13 +382,38 @@ async def test_a_thread_that_does_not_end_keeps_its_slot(app: Holdfast, conn: Co
         await until_task(conn, first, "running")
         assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
         await app.store("tasks").cancel(conn, first)
-        await until_true(lambda: worker.places.abandoned)
+        await until_true(lambda: worker.places.abandoned.total())
         second = await add(app, "stubborn")
         beat = await one(conn, "select last_heartbeat from workers")
         await until(conn, "select last_heartbeat > %s + interval '0.5 s' from workers", beat)
         assert (await task(conn, second))["status"] == "pending"
         door.set()
         await until_task(conn, second, "completed")
+
+
+async def test_threads_that_do_not_end_are_missed_by_their_own_ledger_alone(
+    app: Holdfast, conn: Connection
+) -> None:
+    """T-10: another ledger has its slots, and its threads."""
+    door = threading.Event()
+
+    @app.handler("stubborn", timeout=0.05)
+    def stubborn() -> None:
+        door.wait(PATIENCE)
+
+    @app.handler("go", ledger="errands")
+    def go() -> None: ...
+
+    for _ in range(3):
+        await add(app, "stubborn", limit=1)
+    worker = app.worker(ledgers=["tasks", "errands"], concurrency={"tasks": 3, "errands": 1})
+    async with running(worker) as work:
+        await until_true(lambda: worker.places.abandoned.total() == 3)
+        await app.store("errands").enqueue(conn, Item(kind="go"))
+        await until(conn, "select true from errands where stage = 'over'")
+        worker.stop()
+        assert await work == 3
+    door.set()
 
 
 async def test_a_row_that_is_called_off_and_let_run_again_stops_its_first_handler(

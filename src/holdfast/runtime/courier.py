@@ -163,7 +163,7 @@ class Courier:
     def _has_room(self) -> bool:
         if not self.claiming or (self.share.most is not None and self._taken >= self.share.most):
             return False
-        return len(self.running) + self.places.abandoned < self.share.concurrency
+        return len(self.running) + self.places.abandoned[self.ledger.name] < self.share.concurrency
 
     async def _rest(self, way: int, told: int) -> None:
         """Waits for the bell or the time to look again; after a full round for the time alone."""

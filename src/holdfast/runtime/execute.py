@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,13 +27,14 @@ DONE = Done()
 class Places:
     """What the handlers of a worker share: threads, processes, and how many may have a transaction at once.
 
-    `abandoned` counts threads that outlived their call.
+    Threads are by ledger, as many as it has slots: one that hangs is missed by its own ledger alone.
+    `abandoned` counts those that outlived their call, by ledger.
     """
 
-    threads: ThreadPoolExecutor
+    threads: Mapping[str, ThreadPoolExecutor]
     processes: Processes
     transactions: asyncio.Semaphore
-    abandoned: int = 0
+    abandoned: Counter[str] = field(default_factory=Counter[str])
 
 
 async def execute(handler: Handler, claim: Claimed, context: Context, places: Places) -> Ending:
@@ -118,17 +120,17 @@ async def _call(handler: Handler, payload: Any, context: Context, places: Places
 
 
 async def _in_thread(handler: Handler, payload: Any, context: Context, places: Places) -> Any:
-    loop = asyncio.get_running_loop()
+    loop, ledger = asyncio.get_running_loop(), context.store.ledger.name
     arguments = handler.arguments(payload, SyncContext(context, loop))
     call = partial(contextvars.copy_context().run, _in_a_future, handler.function, *arguments)
-    future = loop.run_in_executor(places.threads, call)
+    future = loop.run_in_executor(places.threads[ledger], call)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         # A thread cannot be stopped: it is told, and counted until it comes to its end by itself.
         if not future.done():
-            places.abandoned += 1
-            future.add_done_callback(lambda done: _came_back(done, places))
+            places.abandoned[ledger] += 1
+            future.add_done_callback(lambda done: _came_back(done, places, ledger))
         raise
 
 
@@ -144,7 +146,7 @@ def _in_a_future(function: Callable[..., Any], *arguments: Any) -> Any:
         raise RuntimeError(f"the handler raised {type(stop).__name__}") from stop
 
 
-def _came_back(done: asyncio.Future[Any], places: Places) -> None:
-    places.abandoned -= 1
+def _came_back(done: asyncio.Future[Any], places: Places, ledger: str) -> None:
+    places.abandoned[ledger] -= 1
     if not done.cancelled():
         done.exception()  # looked at, so that asyncio does not complain: its row has been decided already

@@ -187,7 +187,8 @@ class Pump:
             return 0
         if self.share.most is not None and self._claims >= self.share.most:
             return 0
-        return max(0, self.share.concurrency - len(self.running) - self.places.abandoned)
+        taken = len(self.running) + self.places.abandoned[self.ledger.name]
+        return max(0, self.share.concurrency - taken)
 
     async def _turn(self, conn: Connection) -> None:
         """Writes what has ended, claims what there is room for, and starts it."""

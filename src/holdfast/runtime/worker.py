@@ -59,7 +59,11 @@ class Worker:
         self.bells = bells
         slots = sum(share.concurrency for share in shares)
         self.places = Places(
-            threads=ThreadPoolExecutor(slots, "holdfast handler"),
+            threads={
+                name: ThreadPoolExecutor(share.concurrency, f"holdfast handler {name}")
+                for share in shares
+                for name in (share.store.ledger.name,)
+            },
             processes=Processes(),
             transactions=asyncio.Semaphore(max(1, database.settings.db_max_connections - 2)),
         )
@@ -130,7 +134,7 @@ class Worker:
             await self._clean_up()
         if self._failure is not None:
             raise self._failure
-        return self.abandoned + self.places.abandoned
+        return self.abandoned + self.places.abandoned.total()
 
     async def _until_stopped(self, until_idle: bool) -> None:
         if not until_idle:
@@ -197,7 +201,8 @@ class Worker:
             return
         self._cleaned = True
         await self.places.processes.close()
-        self.places.threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self.places.threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
         await self.keeper.stop()
         log.info("%s has stopped", self.id)
 
