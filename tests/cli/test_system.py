@@ -332,6 +332,59 @@ def test_without_a_name_every_schema_of_the_platform_is_backed_up(
     assert len(places) == 3
 
 
+@pytest.mark.parametrize(
+    ("schema", "loss"),
+    [
+        ("system", "drop schema system cascade"),
+        ("public", "drop schema public cascade"),
+        ("public", "drop schema public cascade; create schema public"),
+    ],
+)
+def test_a_lost_schema_of_the_platform_is_restored_without_a_job(
+    dumps: None, holdfast: Run, query: Query, log: JobLog, schema: str, loss: str
+) -> None:
+    """Y-33: the tables in which a job would be are what is lost; where they are there it is refused."""
+    task = holdfast("enqueue", "tasks", "note").out.strip()
+    job = made(holdfast, "flush", "ledger=job")
+    assert holdfast("system", "backup", "--to", "night").code == 0
+    order = ("system", "restore", f"night/{schema}", "--into", schema, "--overwrite", "--yes")
+    fails(holdfast(*order, "--without-job"), 2, "here a job can be made")
+    query(loss)
+    for profile in ("test", "dev"):  # one would upgrade what is there, the other says that it is too old
+        refused = holdfast(*order, env={"HOLDFAST_PROFILE": profile})
+        fails(refused, 2, "--without-job: is needed here: tables of the platform are lost")
+    done = holdfast(*order, "--without-job", "--json")
+    assert (done.code, done.data["status"]) == (0, "completed"), done
+    assert [line.text.partition(":")[0] for line in log.lines(done.data["id"])][-1] == "completed"
+    assert query("select status from system.jobs where id = %s", job) == [
+        ("failed" if schema == "system" else "queued",)
+    ]
+    assert query("select count(*) from tasks where id = %s", task) == [(1,)]
+    assert holdfast("db", "check").code == 0
+    assert made(holdfast, "flush", "ledger=job")
+    fails(holdfast(*order, "--without-job"), 2, "here a job can be made")
+
+
+def test_a_platform_that_is_lost_as_a_whole_is_restored_as_the_guide_says(
+    dumps: None, holdfast: Run, query: Query
+) -> None:
+    """Y-33: first what has the revision, then the table of jobs; the rest is a job again."""
+    task = holdfast("enqueue", "tasks", "note").out.strip()
+    assert holdfast("system", "backup", "--to", "nightly").code == 0
+    query("drop schema public cascade; drop schema system cascade; drop schema schedule_ingest cascade")
+    # The last with --here: for half a minute the worker that made the backup seems to be there.
+    for schema, more in (
+        ("public", "--without-job"),
+        ("system", "--without-job"),
+        ("schedule_ingest", "--here"),
+    ):
+        done = holdfast("system", "restore", f"nightly/{schema}", "--into", schema, more)
+        assert (done.code, "completed" in done.out) == (0, True), done
+    assert holdfast("db", "check").code == 0
+    assert query("select status from tasks where id = %s", task) == [("pending",)]
+    assert query("select job_type, status from system.jobs where status = 'completed'")[-1][0] == "restore"
+
+
 def test_a_person_is_asked_before_something_is_overwritten(terminal: Show) -> None:
     shown = terminal("system", "restore", "safe", "--into", "kept", "--overwrite")
     shown.until("replace all that is in the schema kept?")

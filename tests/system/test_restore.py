@@ -22,7 +22,15 @@ from holdfast.apps.system.parameters import Restore
 from holdfast.db.pool import Connection
 from holdfast.engine.values import Fault, Move
 from holdfast.engine.verify import verify
-from holdfast.errors import ClaimLost, Conflict, IllegalEdge, InvalidInput, MissingExtra, TargetExists
+from holdfast.errors import (
+    ClaimLost,
+    Conflict,
+    DatabaseUnavailable,
+    IllegalEdge,
+    InvalidInput,
+    MissingExtra,
+    TargetExists,
+)
 from holdfast.runtime.context import Context, Finishing
 from runtime.support import AT_A_GATE, one, until
 from system.kit import Stage, stage
@@ -773,6 +781,44 @@ async def test_an_upgrade_while_a_restore_prepares_is_not_undone(
         await asyncio.gather(*upgrading)
         assert await one(conn, "select count(of_the_next_revision) from system.jobs") == 0
         assert await strays(conn, tmp_path) == []
+
+
+async def test_without_a_job_it_is_looked_at_in_the_same_way(
+    settings: Settings, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y-33; bad input: bytes, revision and the lock of its target; the log tells how it ended."""
+    params = Restore(backup_location="a", target_schema="system")
+    prepare = restore._prepare  # pyright: ignore[reportPrivateUsage]
+
+    async def cut(*given: Any) -> None:
+        await prepare(*given)
+        await conn.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where application_name = 'holdfast system job' and datname = current_database()"
+        )
+
+    async with stage(settings, tmp_path) as on:
+        await back_up(on.bench, "system", "a")
+        with pytest.raises(InvalidInput, match="here a job can be made"):
+            await restore.without_job(params, on.bench)
+        await drop(conn, "system")
+        async with target_lock(on.bench, restore.target(params)):
+            with pytest.raises(Conflict, match="another job works on it"):
+                await restore.without_job(params, on.bench)
+        flip(tmp_path / "backups" / "a" / "system.dump.zst", 9)
+        with pytest.raises(InvalidBackup, match="its checksum differs"):
+            await restore.without_job(params, on.bench)
+        flip(tmp_path / "backups" / "a" / "system.dump.zst", 9)
+        monkeypatch.setattr(restore, "_prepare", cut)
+        with pytest.raises(DatabaseUnavailable, match="was lost"):
+            await restore.without_job(params, on.bench)
+        assert on.lines()[-1] == "ERROR failed: the connection that kept the target to us was lost"
+        assert await one(conn, "select to_regnamespace('system') is null")
+        assert await strays(conn, tmp_path) == []
+        monkeypatch.setattr(restore, "_prepare", prepare)
+        job, told = await restore.without_job(params, on.bench)
+        assert on.lines(job)[-1] == f"INFO completed: {told}"
+        assert await on.one("select count(*) from system.jobs") == 0
 
 
 @pytest.mark.parametrize("schema", ["public", "schedule_ingest", "system"])

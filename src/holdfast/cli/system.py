@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import application, options, output, record, system_shown, system_told, system_waiting
+from holdfast.cli import (
+    application,
+    options,
+    output,
+    record,
+    system_lost,
+    system_shown,
+    system_told,
+    system_waiting,
+)
 from holdfast.cli.system_shown import JobId, load, opened
 from holdfast.cli.system_waiting import Unserved
 from holdfast.errors import InvalidInput
@@ -282,6 +291,9 @@ def restore(
     ] = False,
     yes: Yes = False,
     here: Here = False,
+    without_job: Annotated[
+        bool, typer.Option("--without-job", help="Do it here and now, where the tables of jobs are lost.")
+    ] = False,
     by: options.By = None,
     app: options.App = None,
     json: options.Json = False,
@@ -294,4 +306,12 @@ def restore(
             raise InvalidInput(field="--yes", message="is needed here: what is there now is replaced")
         typer.confirm(f"replace all that is in the schema {into}?", abort=True, err=True)
     given = {"backup_location": location, "target_schema": into, "overwrite": overwrite}
-    _made(load(app), [(JobType.RESTORE, given, {})], options.doer(by), True, here or None, json)
+    found = load(app)
+    if without_job:
+        system_lost.restore(found, given, json)
+        return
+    try:
+        _made(found, [(JobType.RESTORE, given, {})], options.doer(by), True, here or None, json)
+    except Exception as error:
+        system_lost.advise(found, error)
+        raise

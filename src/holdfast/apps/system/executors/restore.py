@@ -10,25 +10,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.rows import dict_row
+from psycopg.sql import Identifier
 
 from holdfast.apps.system import backups
 from holdfast.apps.system.backups import Manifest
-from holdfast.apps.system.bench import target_lock
-from holdfast.apps.system.executors import contents, swap
+from holdfast.apps.system.bench import Run, target_lock
+from holdfast.apps.system.executors import backup_queries, contents, swap
 from holdfast.apps.system.executors import restore_queries as queries
-from holdfast.apps.system.executors.contents import Connection, Step, direct, no_step
+from holdfast.apps.system.executors.contents import Connection, Step, direct, no_step, scalar
 from holdfast.apps.system.executors.scratch import Scratch, locale_of, remove_leftovers, scratch_name
 from holdfast.apps.system.executors.swap import Swap
+from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.parameters import Restore
 from holdfast.apps.system.programs import find_programs, server_of
+from holdfast.apps.system.types import new_id
 from holdfast.db.database import head
 from holdfast.errors import (
     Conflict,
+    DatabaseUnavailable,
     HoldfastError,
     InvalidBackup,
     InvalidInput,
@@ -37,7 +42,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.apps.system.bench import Bench, Run
+    from holdfast.apps.system.bench import Bench
 
 
 def target(params: Restore) -> str:
@@ -134,6 +139,64 @@ async def _check_needs(conn: Connection, manifest: Manifest) -> None:
             remedy="the roles that it gives rights to: "
             + "; ".join(queries.ROLE_WANTED.format(name) for (name,) in missing),
         )
+
+
+# -- where no job can be made ------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class LooseRun(Run):
+    """A run that is nobody's job: there is no row to hold, nor one that could tell its end. The log does."""
+
+    context: Any = None
+
+    async def still_ours(self) -> None:
+        """`DatabaseUnavailable` unless we still hold the lock of the target."""
+        try:
+            await self.lock.execute(backup_queries.HELD)
+        except psycopg.Error:
+            raise DatabaseUnavailable(message="the connection that kept the target to us was lost") from None
+
+    async def hold(self, conn: Connection) -> None:
+        """Nobody else can have it."""
+
+    async def finish(self, conn: Connection, told: str) -> None:
+        """There is nothing to write it to."""
+
+
+async def can_be_a_job(bench: Bench) -> bool:
+    """Whether the platform is installed, and has the table of its jobs."""
+    table = Identifier(*bench.stores[NAME].ledger.table.split("."))
+    async with await direct(bench.database, "restore") as conn:
+        there = await scalar(conn, queries.THERE, table=table.as_string(conn))
+        return bool(there) and await contents.revision_of(conn) is not None
+
+
+async def without_job(params: Restore, bench: Bench) -> tuple[str, str]:
+    """Restores where tables of the platform are lost; the id that the log has for it, and what it told.
+
+    `InvalidInput` where a job can be made: nobody else would know of this, nor could call it off.
+    """
+    if await can_be_a_job(bench):
+        raise InvalidInput(
+            field="--without-job", message="is for lost tables of the platform, and here a job can be made"
+        )
+    async with target_lock(bench, bench.registry.called(target(params))) as lock:
+        if lock is None:
+            raise Conflict(what=params.target_schema, message="another job works on it")
+        await check(params, bench)
+        loose = LooseRun(bench=bench, id=new_id("restore"), lock=lock)
+        loose.note(f"restores {params.backup_location} into {params.target_schema}, without a job")
+        try:
+            told = await run(params, loose)
+        except BaseException as error:
+            loose.note(f"failed: {str(error) or 'interrupted'}", level="ERROR")
+            raise
+        loose.note(f"completed: {told}")
+        return loose.id, told
+
+
+# -- the restore itself ------------------------------------------------------------------------------
 
 
 async def run(params: Restore, run: Run, step: Step = no_step) -> str:

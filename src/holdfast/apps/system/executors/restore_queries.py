@@ -19,6 +19,8 @@ from pg_roles as r where r.rolname = current_user
 # Where the tables are that are called without a schema.
 HERE: LiteralString = "select current_schema()"
 
+THERE: LiteralString = "select to_regclass(%(table)s) is not null"
+
 # NULL where there is no such schema.
 TARGET: LiteralString = """
 select pg_has_role(nspowner, 'USAGE') as ours, quote_ident(pg_get_userbyid(nspowner)) as owner
