@@ -121,6 +121,36 @@ async def test_what_a_handler_answers_is_written_when_it_has_answered(
     assert found == said if said is None and stage == "sent" else (found or "").startswith(said or "")
 
 
+async def cancelled_and_waiting(ctx: Context) -> None:
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+async def cancelled_at_the_end(ctx: Context) -> None:
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+
+
+@pytest.mark.parametrize("slip", [cancelled_and_waiting, cancelled_at_the_end])
+async def test_a_handler_that_cancels_its_own_task_has_a_bad_run_and_the_others_are_told(
+    app: Holdfast, conn: Connection, post: Post, slip: Any
+) -> None:
+    post.answers["a"] = [slip]
+    await add(conn, "a", "b")
+    async with working(app, ledgers=["cards"], concurrency=1):
+        await until(conn, SENT, 1)
+        await add(conn, "c")
+        await until(conn, SENT, 2)
+    assert await stages(conn) == {"a": "waiting", "b": "sent", "c": "sent"}
+    ((said, again),) = await tries(conn, "a")
+    assert again
+    assert said
+    assert said.startswith("cancellederror: ")
+
+
 async def test_bad_runs_wait_and_the_last_one_returns_the_row(
     app: Holdfast, conn: Connection, post: Post
 ) -> None:

@@ -46,15 +46,16 @@ KEPT = ("finish", "snooze")  # what a handler wrote stays when its run ends so
 class Telling:
     """A row that is being told, in the transaction that has it locked. `move` is its end, if known.
 
-    `again`: it was told before, and only its end is to be written.
+    `again`: it was told before, and only its end is to be written. `task` is the handler's own, while it runs.
     """
 
     claim: Claimed
     finishing: Finishing
     context: Context
-    task: asyncio.Task[Any] | None
+    task: asyncio.Task[Ending] | None = None
     move: Move | None = None
     again: bool = False
+    cut: bool = False  # whether we have called it off
 
 
 class Courier:
@@ -112,6 +113,7 @@ class Courier:
         """Cuts off what is being told. Its locks end with its transactions, and nothing is written."""
         tellings = list(self.running.values())
         for telling in tellings:
+            telling.cut = True
             telling.context.cancelled.set()
             if telling.task is not None:
                 telling.task.cancel()
@@ -233,7 +235,7 @@ class Courier:
         self.tally.claimed(self.ledger.name, claim.kind, claim.waited)
         finishing = Finishing(self.database, self.places.transactions, self.ledger, claim, conn)
         context = Context(self.store, claim, self.database, finishing)
-        telling = Telling(claim, finishing, context, asyncio.current_task())
+        telling = Telling(claim, finishing, context)
         self.running[claim.id] = telling
         return telling
 
@@ -276,11 +278,20 @@ class Courier:
         return move
 
     async def _run(self, handler: Handler, telling: Telling) -> Ending:
+        """Calls the handler, in a task that it may cancel without any harm to the way that it is told on."""
         began = time.monotonic()
+        way = asyncio.current_task()
+        assert way
+        calling = execute(handler, telling.claim, telling.context, self.places)
+        telling.task = asyncio.create_task(calling)
         try:
-            return await execute(handler, telling.claim, telling.context, self.places)
+            return await telling.task
         except ClaimLost as lost:  # it cannot be: the row is locked
             return crash_of(lost)
+        except asyncio.CancelledError as error:
+            if telling.cut or way.cancelling():
+                raise
+            return crash_of(error)  # it cancelled itself
         finally:
             self.tally.ran(self.ledger.name, telling.claim.kind, time.monotonic() - began)
 
