@@ -23,6 +23,7 @@ from schedules.kit import AT_THE_GATE, DAY, USER, WAITING, Stage, Stop, day, ent
 from schedules.loops import loop
 
 DATE = date.fromisoformat(DAY)
+GIVEN_BACK = "select true from schedule_ingest.capture_attempt where outcome = 'released'"
 
 
 async def done(here: Stage, *ids: UUID) -> None:
@@ -173,8 +174,30 @@ async def test_a_session_whose_day_stays_locked_is_given_back_and_does_not_fail(
         async with conn.transaction():
             await conn.execute("select pg_advisory_xact_lock(%s)", (lock_key(USER, DATE),))
             running = asyncio.create_task(worker.run())
-            given_back = "select true from schedule_ingest.capture_attempt where outcome = 'released'"
-            await until(conn, given_back)
+            await until(conn, GIVEN_BACK)
+        await done(here, session)
+        worker.stop()
+        await running
+        assert set((await here.outcomes(session))[:-1]) == {"released"}
+        assert len(await here.versions()) == 1
+
+
+async def test_a_session_that_somebody_keeps_locked_is_given_back_and_does_not_fail(
+    settings: Settings, conn: Connection
+) -> None:
+    """S-18, S-19: a statement may take less time than a lock; that is no fault of the session either."""
+    stop = Stop()
+    async with stage(replace(settings, db_statement_timeout_seconds=0.5)) as here:
+        session = await here.capture(read=stop.then(day(entry())))
+        worker = here.worker(concurrency=1)
+        running = asyncio.create_task(worker.run())
+        await stop.reached()
+        async with conn.transaction():
+            await conn.execute(
+                "select from schedule_ingest.capture_session where id = %s for key share", (session,)
+            )
+            stop.go()
+            await until(conn, GIVEN_BACK)
         await done(here, session)
         worker.stop()
         await running

@@ -70,8 +70,7 @@ async def observe(
     """Writes what this session saw of its day; `owner` is who holds it, `images` what was read of it."""
     day = day_of(payload)
     place: dict[str, Any] = {"user": session.user_id, "day": day, "session": session.id}
-    await _lock(conn, lock_key(session.user_id, day))
-    if await (await conn.execute(queries.HOLD, place | {"owner": owner})).fetchone() is None:
+    if not await _hold(conn, lock_key(session.user_id, day), place | {"owner": owner}):
         return Observation(word="lost")
     known = await _known(conn, place)
     if set(known.images) != {image.id for image in images}:
@@ -103,12 +102,16 @@ async def observe(
     )
 
 
-async def _lock(conn: Connection, key: int) -> None:
-    """Takes the lock of a day, or raises `LockNotAvailable`: also where a statement may not take so long."""
+async def _hold(conn: Connection, key: int, whose: Mapping[str, Any]) -> bool:
+    """Locks the day, then the session; answers whether it is still ours.
+
+    `LockNotAvailable` where another keeps one of them: also where a statement may not take so long.
+    """
     try:
         await conn.execute(queries.LOCK, {"key": key})
+        return await (await conn.execute(queries.HOLD, whose)).fetchone() is not None
     except QueryCanceled as error:
-        raise LockNotAvailable(f"another session keeps the day locked ({error})") from None
+        raise LockNotAvailable(f"another keeps the day or the session locked ({error})") from None
 
 
 async def _add_version(
