@@ -20,7 +20,7 @@ from holdfast.apps.schedules.values import Notice
 from holdfast.db.pool import Connection
 from holdfast.engine.values import Filter
 from holdfast.errors import IllegalEdge, NotFound
-from runtime.support import PATIENCE, until, until_true
+from runtime.support import PATIENCE, until
 from schedules.kit import AT_THE_GATE, USER, Stage, Stop, day, entry, stage
 from schedules.loops import loop
 
@@ -355,8 +355,10 @@ async def test_a_full_round_rests_before_the_next(settings: Settings) -> None:
             await put(here, f"m{user}", user=user)
         worker = here.worker(ledgers=[NOTICES])
         running = asyncio.create_task(worker.run())
-        await until_true(lambda: len(post.sent) == 2)
         async with here.app.database.connection() as conn:
+            await until(
+                conn, "select count(*) = 2 from schedule_ingest.schedule_notification where status = 'sent'"
+            )
             await here.notices.ring(conn)
             found = await here.notices.count(conn, Filter(states=("pending",)))
         await asyncio.sleep(0.1)

@@ -46,7 +46,7 @@ KEPT = ("finish", "snooze")  # what a handler wrote stays when its run ends so
 class Telling:
     """A row that is being told, in the transaction that has it locked. `move` is its end, if known.
 
-    `again`: it was told before, and only its end is to be written. `task` is the handler's own, while it runs.
+    `again`: it was told before, and only its end is to be written. `task` is the handler's own.
     """
 
     claim: Claimed
