@@ -539,6 +539,31 @@ async def test_a_retrying_job_whose_process_dies_is_run_when_due_by_another(
         assert (await here.job(key)).state == "completed"
 
 
+async def test_a_job_that_loses_the_lock_of_its_target_stops_and_is_tried_again(
+    settings: Settings, conn: Connection, does: Does
+) -> None:
+    """Y-14: somebody else may work on the target by now; the job is still ours, and ends as a bad run."""
+    done: list[str] = []
+
+    async def cut_off(params: Any, run: Run) -> str:
+        if not done:
+            done.append("once")
+            await conn.execute("select pg_terminate_backend(%s)", (run.lock.info.backend_pid,))
+            await until(
+                conn, "select count(*) = 0 from pg_stat_activity where pid = %s", run.lock.info.backend_pid
+            )
+            await run.progress(1, None, "rows")
+        return "done"
+
+    does(cut_off)
+    async with stage(settings) as here:
+        key = await here.create("flush", FLUSH)
+        await here.drain(most=1)
+        job = await here.job(key)
+        assert (job.state, job.attempts) == ("retrying", 1)
+        assert "kept its target" in str(job.error)
+
+
 # -- again -----------------------------------------------------------------------------------------------
 
 

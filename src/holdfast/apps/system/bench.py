@@ -22,7 +22,7 @@ from holdfast.db.database import Database
 from holdfast.db.settings import Settings
 from holdfast.engine.outcomes import Done
 from holdfast.engine.store import Store
-from holdfast.errors import ClaimLost
+from holdfast.errors import ClaimLost, DatabaseUnavailable
 from holdfast.runtime.app import Ground
 from holdfast.runtime.context import Context
 
@@ -107,16 +107,13 @@ class Run:
             self.note(f"progress{share} {done}{of} {what}")
 
     async def still_ours(self) -> None:
-        """Raises `ClaimLost` unless we still hold the job and the lock of its target."""
+        """Raises `ClaimLost` unless we hold the job, `DatabaseUnavailable` when its target's lock is lost."""
         store, claim = self.context.store, self.context.job
         async with self.bench.database.connection() as conn:
             held = await store.heartbeat(conn, [claim])
-        try:
-            await self.lock.execute(queries.HELD)
-        except psycopg.Error:
-            held = frozenset[Any]()
         if claim.id not in held:
             raise ClaimLost(what=store.ledger.name, id=claim.id, fence=claim.fence)
+        await must_be_held(self.lock, "its target")
 
     async def hold(self, conn: Connection) -> None:
         """Keeps the job ours until the transaction ends, or raises `ClaimLost`: for what cannot be undone.
@@ -158,6 +155,14 @@ async def target_lock(bench: Bench, target: str) -> AsyncGenerator[Connection | 
         await conn.execute(queries.PATIENT)
         taken = await (await conn.execute(queries.LOCK, {"target": f"holdfast system {target}"})).fetchone()
         yield conn if taken and taken[0] else None
+
+
+async def must_be_held(lock: Connection, what: str) -> None:
+    """`DatabaseUnavailable` when the connection of a lock is lost: another may have by now what it kept."""
+    try:
+        await lock.execute(queries.HELD)
+    except psycopg.Error:
+        raise DatabaseUnavailable(message=f"the connection is lost that kept {what} to us") from None
 
 
 async def own_connection(bench: Bench, purpose: str) -> Connection:

@@ -15,13 +15,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
 from psycopg.errors import UndefinedTable
 from psycopg.sql import SQL, Identifier, Literal
 
 from holdfast.apps.system import backups
 from holdfast.apps.system.backups import File, Manifest
-from holdfast.apps.system.bench import target_lock
+from holdfast.apps.system.bench import must_be_held, target_lock
 from holdfast.apps.system.executors import backup_queries as queries
 from holdfast.apps.system.executors import contents
 from holdfast.apps.system.executors.contents import Connection, Seldom, Step, direct, no_step, scalar
@@ -30,7 +29,6 @@ from holdfast.apps.system.parameters import Backup
 from holdfast.apps.system.programs import Program, ProgramFailed, Programs, find_programs, server_of
 from holdfast.errors import (
     Conflict,
-    DatabaseUnavailable,
     InvalidBackup,
     InvalidInput,
     NotFound,
@@ -167,22 +165,13 @@ async def _make(params: Backup, run: Run, place: Path, mine: Connection, step: S
             manifest = await _write(_Job(params=params, run=run, programs=programs, folder=folder, step=step))
             await step("manifest")
             await run.still_ours()
-            await _still_ours(mine, place)
+            await must_be_held(mine, str(place))
             await asyncio.to_thread(backups.publish, folder, place)
             await step("published")
             return manifest
         except BaseException:
             await asyncio.shield(asyncio.to_thread(backups.remove, folder))
             raise
-
-
-async def _still_ours(mine: Connection, place: Path) -> None:
-    """`DatabaseUnavailable` when the connection that keeps a place is gone: another may have it by now."""
-    try:
-        await mine.execute(queries.HELD)
-    except psycopg.Error:
-        message = f"the connection that kept {place} to us was lost: nothing was written there"
-        raise DatabaseUnavailable(message=message) from None
 
 
 async def _remove_leftovers(bench: Bench, place: Path) -> None:

@@ -10,9 +10,6 @@ PATIENT: LiteralString = "set local statement_timeout = 0"
 LOCK_WAIT: LiteralString = "set local lock_timeout = {wait}"
 LOCK: LiteralString = "lock table {tables} in access share mode"
 
-# Whether a connection, and so the lock that it holds, is still there.
-HELD: LiteralString = "select 1"
-
 # Whether somebody waits for what we have locked.
 AWAITED: LiteralString = """
 select exists (

@@ -20,8 +20,8 @@ from psycopg.sql import Identifier
 
 from holdfast.apps.system import backups
 from holdfast.apps.system.backups import Manifest
-from holdfast.apps.system.bench import Run, target_lock
-from holdfast.apps.system.executors import backup_queries, contents, swap
+from holdfast.apps.system.bench import Run, must_be_held, target_lock
+from holdfast.apps.system.executors import contents, swap
 from holdfast.apps.system.executors import restore_queries as queries
 from holdfast.apps.system.executors.contents import Connection, Step, direct, no_step, scalar
 from holdfast.apps.system.executors.scratch import Scratch, locale_of, remove_leftovers, scratch_name
@@ -33,7 +33,6 @@ from holdfast.apps.system.types import new_id
 from holdfast.db.database import head
 from holdfast.errors import (
     Conflict,
-    DatabaseUnavailable,
     HoldfastError,
     InvalidBackup,
     InvalidInput,
@@ -152,10 +151,7 @@ class LooseRun(Run):
 
     async def still_ours(self) -> None:
         """`DatabaseUnavailable` unless we still hold the lock of the target."""
-        try:
-            await self.lock.execute(backup_queries.HELD)
-        except psycopg.Error:
-            raise DatabaseUnavailable(message="the connection that kept the target to us was lost") from None
+        await must_be_held(self.lock, "its target")
 
     async def hold(self, conn: Connection) -> None:
         """Nobody else can have it."""
