@@ -810,9 +810,9 @@ async def test_without_a_job_it_is_looked_at_in_the_same_way(
             await restore.without_job(params, on.bench)
         flip(tmp_path / "backups" / "a" / "system.dump.zst", 9)
         monkeypatch.setattr(restore, "_prepare", cut)
-        with pytest.raises(DatabaseUnavailable, match="was lost"):
+        with pytest.raises(DatabaseUnavailable, match="is lost"):
             await restore.without_job(params, on.bench)
-        assert on.lines()[-1] == "ERROR failed: the connection that kept the target to us was lost"
+        assert on.lines()[-1] == "ERROR failed: the connection is lost that kept its target"
         assert await one(conn, "select to_regnamespace('system') is null")
         assert await strays(conn, tmp_path) == []
         monkeypatch.setattr(restore, "_prepare", prepare)
