@@ -812,7 +812,7 @@ async def test_without_a_job_it_is_looked_at_in_the_same_way(
         monkeypatch.setattr(restore, "_prepare", cut)
         with pytest.raises(DatabaseUnavailable, match="is lost"):
             await restore.without_job(params, on.bench)
-        assert on.lines()[-1] == "ERROR failed: the connection is lost that kept its target"
+        assert on.lines()[-1] == "ERROR failed: the connection is lost that kept its target to us"
         assert await one(conn, "select to_regnamespace('system') is null")
         assert await strays(conn, tmp_path) == []
         monkeypatch.setattr(restore, "_prepare", prepare)
