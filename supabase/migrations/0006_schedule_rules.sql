@@ -153,12 +153,16 @@ $body$;
 create or replace function schedule_ingest.holdfast_pointer_guard() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $body$
 begin
-    if tg_op = 'UPDATE' and new.current_version >= old.current_version
-        and (new.user_id, new.schedule_date) = (old.user_id, old.schedule_date) then
-        return new;
-    end if;
     if tg_op = 'DELETE' and schedule_ingest.holdfast_erasing(old.user_id) then
         return old;
+    end if;
+    if (tg_op = 'INSERT' or tg_op = 'UPDATE' and new.current_version >= old.current_version
+        and (new.user_id, new.schedule_date) = (old.user_id, old.schedule_date)
+    ) and new.current_version = (
+        select max(version) from schedule_ingest.schedule_version
+        where user_id = new.user_id and schedule_date = new.schedule_date
+    ) then
+        return new;
     end if;
     raise exception using message = 'day_schedule follows the versions and never goes back: insert a version';
 end
@@ -303,7 +307,7 @@ for each row execute function schedule_ingest.holdfast_keep();
 create or replace trigger holdfast_keep_all before truncate on schedule_ingest.schedule_event
 for each statement execute function schedule_ingest.holdfast_keep();
 
-create or replace trigger holdfast_pointer_guard before update or delete on schedule_ingest.day_schedule
+create or replace trigger holdfast_pointer_guard before insert or update or delete on schedule_ingest.day_schedule
 for each row execute function schedule_ingest.holdfast_pointer_guard();
 
 create or replace trigger holdfast_pointer_guard_all before truncate on schedule_ingest.day_schedule

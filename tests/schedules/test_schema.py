@@ -350,6 +350,7 @@ def test_the_triggers_are_those_of_the_rules_and_no_others(db: Database) -> None
     guard, order = "holdfast_session_guard", "holdfast_version_guard"
     returns, back = "holdfast_session_returns", "(old.state = 'failed') AND (new.state = 'pending')"
     image, points = "holdfast_image_guard", "holdfast_version_points"
+    pointer = "holdfast_pointer_guard"
     wanted = {
         "capture_session": {
             guard: f"BEFORE UPDATE FOR EACH ROW WHEN ((old.state IS DISTINCT FROM new.state)) {guard}()",
@@ -362,7 +363,10 @@ def test_the_triggers_are_those_of_the_rules_and_no_others(db: Database) -> None
             **kept("holdfast_keep"),
         },
         "schedule_event": kept("holdfast_keep"),
-        "day_schedule": kept("holdfast_pointer_guard"),
+        "day_schedule": {
+            **kept(pointer),
+            pointer: f"BEFORE INSERT OR DELETE OR UPDATE FOR EACH ROW {pointer}()",
+        },
     }
     for table in TABLES:
         found = {

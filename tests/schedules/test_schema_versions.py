@@ -181,17 +181,52 @@ def test_the_day_pointer_never_falls(db: Database, statement: LiteralString) -> 
     assert db.execute(POINTER).fetchall() == [(USER, DAY, 2)]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update schedule_ingest.day_schedule set current_version = 7",
+        "insert into schedule_ingest.day_schedule values (8, '2026-03-02', 1)",
+        "insert into schedule_ingest.day_schedule values (8, '2026-03-02', 5)",
+        "insert into schedule_ingest.day_schedule values (7, '2026-03-02', 3)"
+        " on conflict (user_id, schedule_date) do update set current_version = excluded.current_version",
+    ],
+)
+def test_the_day_pointer_goes_nowhere_but_to_the_last_version_so_that_versions_have_no_gap(
+    db: Database, statement: LiteralString
+) -> None:
+    """S-5, S-6: whoever tries; the next version follows the last."""
+    plain.version(db, 1)
+    plain.version(db, 2)
+    with pytest.raises(RaiseException, match="day_schedule follows the versions and never goes back"):
+        db.execute(statement)
+    assert db.execute(POINTER).fetchall() == [(USER, DAY, 2)]
+    plain.version(db, 3)
+    plain.version(db, 1, user=OTHER)
+
+
+def test_a_pointer_that_was_lost_may_be_set_to_the_last_version_and_to_no_other(db: Database) -> None:
+    """S-5: as after a restore of half the rows."""
+    plain.version(db, 1)
+    plain.version(db, 2)
+    db.execute("set session_replication_role = replica")
+    db.execute("delete from schedule_ingest.day_schedule")
+    db.execute("reset session_replication_role")
+    put: LiteralString = "insert into schedule_ingest.day_schedule values (%s, %s, %s)"
+    with pytest.raises(RaiseException, match="day_schedule follows the versions"):
+        db.execute(put, [USER, DAY, 1])
+    db.execute(put, [USER, DAY, 2])
+    plain.version(db, 3)
+
+
 def test_the_pointer_goes_to_the_greater_of_old_and_new_beside_a_trigger_of_the_owners(
     db: Database,
 ) -> None:
-    """S-5: the other service may have one that has moved it already, or further."""
+    """S-5: the other service may have one that has moved it already; but none moves it further."""
     plain.version(db, 1)
-    db.execute("update schedule_ingest.day_schedule set current_version = 6")
-    plain.version(db, 7)
     db.execute("""
         create function schedule_ingest.theirs() returns trigger language plpgsql as $$
         begin
-            update schedule_ingest.day_schedule set current_version = new.version + 5 * (new.version - 8)
+            update schedule_ingest.day_schedule set current_version = new.version + new.version / 3
             where user_id = new.user_id and schedule_date = new.schedule_date;
             return null;
         end $$
@@ -200,10 +235,11 @@ def test_the_pointer_goes_to_the_greater_of_old_and_new_beside_a_trigger_of_the_
         "create trigger a_first after insert on schedule_ingest.schedule_version"
         " for each row execute function schedule_ingest.theirs()"
     )
-    plain.version(db, 8)  # theirs has moved it already
-    assert db.execute(POINTER).fetchall() == [(USER, DAY, 8)]
-    plain.version(db, 9)  # and here further than ours would
-    assert db.execute(POINTER).fetchall() == [(USER, DAY, 14)]
+    plain.version(db, 2)  # theirs has moved it already
+    assert db.execute(POINTER).fetchall() == [(USER, DAY, 2)]
+    with pytest.raises(RaiseException, match="day_schedule follows the versions"):
+        plain.version(db, 3)
+    assert db.execute(POINTER).fetchall() == [(USER, DAY, 2)]
 
 
 def test_no_statement_of_holdfast_writes_day_schedule_and_the_worker_role_may_not(db: Database) -> None:

@@ -176,17 +176,21 @@ end
 $body$
 """
 
-# The pointer follows the versions; it goes back for nobody.
+# The pointer follows the versions: it goes nowhere but to the last one, and back for nobody.
 POINTER = """
 create or replace function schedule_ingest.holdfast_pointer_guard() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $body$
 begin
-    if tg_op = 'UPDATE' and new.current_version >= old.current_version
-        and (new.user_id, new.schedule_date) = (old.user_id, old.schedule_date) then
-        return new;
-    end if;
     if tg_op = 'DELETE' and schedule_ingest.holdfast_erasing(old.user_id) then
         return old;
+    end if;
+    if (tg_op = 'INSERT' or tg_op = 'UPDATE' and new.current_version >= old.current_version
+        and (new.user_id, new.schedule_date) = (old.user_id, old.schedule_date)
+    ) and new.current_version = (
+        select max(version) from schedule_ingest.schedule_version
+        where user_id = new.user_id and schedule_date = new.schedule_date
+    ) then
+        return new;
     end if;
     raise exception using message = 'day_schedule follows the versions and never goes back: insert a version';
 end
@@ -330,7 +334,7 @@ TRIGGERS = (
     ("schedule_version", "before truncate", "for each statement", "keep"),
     ("schedule_event", "before update or delete", "for each row", "keep"),
     ("schedule_event", "before truncate", "for each statement", "keep"),
-    ("day_schedule", "before update or delete", "for each row", "pointer_guard"),
+    ("day_schedule", "before insert or update or delete", "for each row", "pointer_guard"),
     ("day_schedule", "before truncate", "for each statement", "pointer_guard"),
 )
 
