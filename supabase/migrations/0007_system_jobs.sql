@@ -220,6 +220,28 @@ begin
 end
 $$;
 
+do $$
+declare
+    keeper text := (
+        select pg_get_userbyid(proowner) from pg_proc
+        where oid = to_regprocedure('schedule_ingest.erase(bigint)')
+    );
+begin
+    if keeper = current_user then
+        return;
+    end if;
+    execute format('alter table schedule_ingest.day_origin owner to %I', keeper);
+    execute format('alter function schedule_ingest.holdfast_evictable(bigint, date, timestamptz)'
+        ' owner to %I', keeper);
+    execute format('alter function schedule_ingest.evict(timestamptz, integer) owner to %I', keeper);
+exception when insufficient_privilege then
+    raise exception using errcode = 'insufficient_privilege', message =
+        'schedule_ingest.erase belongs to ' || quote_ident(keeper) || ', and evict must as well: upgrade as '
+        || 'its owner, or let an administrator run `grant ' || quote_ident(keeper) || ' to '
+        || quote_ident(current_user) || '`';
+end
+$$;
+
 delete from holdfast_version;
 insert into holdfast_version (version_num) values ('0007');
 end

@@ -92,7 +92,7 @@ def builder(empty: Database) -> Iterator[str]:
     empty.execute(SQL("grant create on schema public to {}").format(role))
     empty.execute(SQL("create schema system authorization {}").format(role))
     yield name
-    empty.execute(SQL("drop owned by {}").format(role))
+    empty.execute(SQL("drop owned by {} cascade").format(role))
     empty.execute(SQL("drop role {}").format(role))
 
 
@@ -350,3 +350,31 @@ def test_tables_of_another_role_stop_the_upgrade_until_we_are_a_member_of_it(
                 theirs.execute("select schedule_ingest.erase(7)")
     finally:
         empty.execute(f"drop owned by {builder}, {backend} cascade; drop role {backend}".encode())
+
+
+@pytest.mark.usefixtures("_migrated")
+def test_who_upgrades_further_than_the_owner_of_erase_gives_him_what_evicts(
+    empty: Database, empty_database_url: str, builder: str
+) -> None:
+    """S-57: an administrator, say; another who is no member of the owner is told so."""
+    empty.execute(f"create schema schedule_ingest authorization {builder}".encode())
+    url = acting_as(empty_database_url, builder)
+    migrate.upgrade(url, "0006")
+    other = f"other_{uuid4().hex}"
+    empty.execute(f"create role {other}".encode())
+    try:
+        empty.execute(f"grant all on schema schedule_ingest, system to {other}".encode())
+        empty.execute(f"grant all on all tables in schema schedule_ingest, public to {other}".encode())
+        assert refusal(acting_as(empty_database_url, other)) == (
+            f"schedule_ingest.erase belongs to {builder}, and evict must as well: upgrade as its owner, or let"
+            f" an administrator run `grant {builder} to {other}`"
+        )
+        migrate.upgrade(empty_database_url)
+        plain.snapshot(empty)
+        for role in (builder, empty.info.user):
+            plain.event(empty)
+            empty.execute("update schedule_ingest.day_snapshot set updated_at = now()")
+            with psycopg.connect(acting_as(empty_database_url, role)) as caller:
+                assert scalar(caller, "select schedule_ingest.evict(now() + interval '1 day', 9)") == 1
+    finally:
+        empty.execute(f"drop owned by {other}; drop role {other}".encode())

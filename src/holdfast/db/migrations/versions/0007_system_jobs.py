@@ -253,6 +253,31 @@ end
 $$
 """
 
+# The gate of `erase` is open to its owner alone. So whoever upgrades gives him what goes through it.
+OWNER = """
+do $$
+declare
+    keeper text := (
+        select pg_get_userbyid(proowner) from pg_proc
+        where oid = to_regprocedure('schedule_ingest.erase(bigint)')
+    );
+begin
+    if keeper = current_user then
+        return;
+    end if;
+    execute format('alter table schedule_ingest.day_origin owner to %I', keeper);
+    execute format('alter function schedule_ingest.holdfast_evictable(bigint, date, timestamptz)'
+        ' owner to %I', keeper);
+    execute format('alter function schedule_ingest.evict(timestamptz, integer) owner to %I', keeper);
+exception when insufficient_privilege then
+    raise exception using errcode = 'insufficient_privilege', message =
+        'schedule_ingest.erase belongs to ' || quote_ident(keeper) || ', and evict must as well: upgrade as '
+        || 'its owner, or let an administrator run `grant ' || quote_ident(keeper) || ' to '
+        || quote_ident(current_user) || '`';
+end
+$$
+"""
+
 # While another Holdfast of this database is as far as we are, all of this stays. So does an origin that says
 # something: the events are gone, and without it their day could not be told from one that was tampered with.
 LEAVE_ORIGIN = """
@@ -328,7 +353,7 @@ $$
 def upgrade() -> None:
     for statement in (SCHEMA, LEGACY, TABLE, GRANTS):
         op.execute(statement.format(here=HERE, names=NAMES, now=NOW))
-    for statement in (ORIGIN, EVICTABLE, EVICT, CONFINE):
+    for statement in (ORIGIN, EVICTABLE, EVICT, CONFINE, OWNER):
         op.execute(statement)
 
 
