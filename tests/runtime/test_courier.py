@@ -261,6 +261,10 @@ async def noted(ctx: Context) -> Connection:
     return own
 
 
+async def noted_only(ctx: Context) -> None:
+    await noted(ctx)
+
+
 @pytest.fixture
 async def notes(conn: Connection) -> None:
     await conn.execute("create table notes (card text not null)")
@@ -377,10 +381,28 @@ async def test_a_transaction_that_cannot_commit_is_a_bad_run_and_not_repeated_fo
         assert said.startswith("commit_failed: the ")
 
 
-async def test_an_end_that_its_table_refuses_is_a_bad_run_and_not_repeated_for_ever(
-    app: Holdfast, conn: Connection, post: Post
+REFUSE = """
+create sequence refusals;
+create function refuse() returns trigger language plpgsql as $$ begin
+    if new.stage = 'sent' and new.name = 'a' and nextval('refusals') <= {times} then
+        raise exception 'not now' using errcode = '{code}';
+    end if;
+    return new;
+end $$;
+create trigger refuse before update on cards for each row execute function refuse();
+"""
+
+
+async def refusing(conn: Connection, times: int, code: str = "P0001") -> None:
+    """A table that refuses to have the first card sent, so many times."""
+    await conn.execute(REFUSE.format(times=times, code=code))
+
+
+async def test_what_a_handler_wrote_is_lost_with_a_refused_end_so_that_it_is_a_bad_run(
+    app: Holdfast, conn: Connection, post: Post, notes: None
 ) -> None:
-    await conn.execute("alter table cards add check (name <> 'a' or stage <> 'sent')")
+    post.answers["a"] = [noted_only, noted_only]
+    await refusing(conn, 1)
     await add(conn, "a", "b")
     await send(app)
     assert (post.told.count("a"), await stages(conn)) == (1, {"a": "waiting", "b": "sent"})
@@ -388,6 +410,74 @@ async def test_an_end_that_its_table_refuses_is_a_bad_run_and_not_repeated_for_e
     assert again
     assert said
     assert said.startswith("commit_failed: ")
+    await conn.execute(HURRY)
+    await send(app)
+    assert (post.told.count("a"), await one(conn, "select count(*) from notes")) == (2, 1)
+
+
+async def reads_only(ctx: Context) -> None:
+    own = await ctx.transaction(writes=False)
+    assert await one(own, "select count(*) from cards") == 2
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, "P0001"), (2, "P0001"), (4, "40P01")])
+@pytest.mark.parametrize("answer", [None, reads_only])
+async def test_a_row_that_was_told_is_not_told_again_when_its_end_is_refused_for_a_while(
+    app: Holdfast,
+    conn: Connection,
+    post: Post,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    code: str,
+    answer: Any,
+) -> None:
+    """Its end is tried again; a worker is not idle before, and those who wait for the commit are told."""
+    monkeypatch.setattr(courier, "REFUSED_WAIT", 0.02)
+    committed: list[str] = []
+
+    async def tells(ctx: Context) -> None:
+        ctx.when_committed(lambda: committed.append(ctx.job.id))
+        if answer:
+            await answer(ctx)
+
+    post.answers["a"] = [tells]
+    await refusing(conn, times, code)
+    await add(conn, "a", "b")
+    await send(app)
+    assert sorted(post.told) == ["a", "b"]
+    assert committed == ["a"]
+    assert await stages(conn) == {"a": "sent", "b": "sent"}
+    assert await tries(conn, "a") == [(None, False)]
+
+
+async def test_a_row_that_was_told_fails_when_its_end_is_refused_for_good(
+    app: Holdfast, conn: Connection, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person has to decide whether it is told again."""
+    monkeypatch.setattr(courier, "REFUSED_WAIT", 0.02)
+    await refusing(conn, 3)
+    await add(conn, "a", "b")
+    await send(app)
+    assert sorted(post.told) == ["a", "b"]
+    assert await stages(conn) == {"a": "back", "b": "sent"}
+    ((said, again),) = await tries(conn, "a")
+    assert not again
+    assert said
+    assert said.startswith("commit_failed: it was told, and that cannot be written: not now")
+    await STORE.requeue(conn, "a")
+    await send(app)
+    assert post.told.count("a") == 2
+    assert (await stages(conn))["a"] == "sent"
+
+
+async def test_a_row_that_failed_is_not_told_again_when_that_is_refused(
+    app: Holdfast, conn: Connection, post: Post
+) -> None:
+    post.answers["a"] = [Fail("no such house")]
+    await conn.execute("alter table card_tries add check (trouble not like 'failed:%')")
+    await add(conn, "a")
+    await send(app)
+    assert (post.told, await stages(conn)) == (["a"], {"a": "back"})
 
 
 async def test_a_row_about_which_nothing_can_be_written_is_told_once(
@@ -571,22 +661,77 @@ async def test_a_thread_that_is_cut_off_is_told(settings: Settings, conn: Connec
 
 
 @pytest.mark.parametrize(
-    "answer", [None, Retry("busy"), Fail("no such house"), ValueError("oh")], ids=lambda it: type(it).__name__
+    ("answer", "stage", "said"),
+    [
+        (None, "sent", (None, False)),
+        (Retry("busy"), "waiting", ("retry: busy", True)),
+        (Fail("no such house"), "back", ("failed: no such house", False)),
+        (ValueError("oh"), "waiting", ("valueerror: ValueError: oh", True)),
+    ],
+    ids=lambda it: type(it).__name__,
 )
-async def test_a_connection_that_is_cut_during_a_send_repeats_that_row_alone(
-    app: Holdfast, conn: Connection, post: Post, answer: Any
+async def test_a_row_is_told_once_though_its_connection_is_cut_meanwhile(
+    app: Holdfast, conn: Connection, post: Post, answer: Any, stage: str, said: Any
 ) -> None:
-    """Whatever was answered to it: where nothing can be written, nothing was, and the worker goes on."""
-    post.answers["a"] = [answer, None]
+    """What was answered is kept, and written when the database is back."""
+    post.answers["a"] = [answer]
     post.door.clear()
     await add(conn, "a", "b", "c")
     async with working(app, ledgers=["cards"], concurrency=1):
         await post.begun.wait()
         await cut(conn, "worker cards")
         post.door.set()
+        await until(conn, "select count(*) = 3 from card_tries")
+    assert post.told == ["a", "b", "c"]
+    assert await stages(conn) == {"a": stage, "b": "sent", "c": "sent"}
+    assert await tries(conn, "a") == [said]
+
+
+async def test_what_was_written_is_lost_with_the_connection_and_each_loss_is_a_bad_run(
+    app: Holdfast, conn: Connection, post: Post, notes: None
+) -> None:
+    async def loses(ctx: Context) -> None:
+        await noted(ctx)
+        await cut(conn, "worker cards")
+
+    post.answers["a"] = [loses] * 9
+    await add(conn, "a")
+    async with working(app, ledgers=["cards"], concurrency=1) as worker:
+        for number in (1, 2, 3):
+            await until(conn, "select count(*) = %s from card_tries", number)
+            await conn.execute(HURRY)
+            worker.pumps[0].ring()
+    assert post.told == ["a"] * 3
+    assert await stages(conn) == {"a": "back"}
+    assert await one(conn, "select count(*) from notes") == 0
+    assert all((said or "").startswith("commit_failed: ") for said, _ in await tries(conn, "a"))
+
+
+async def test_what_others_have_done_with_a_row_since_its_connection_was_cut_is_respected(
+    app: Holdfast, conn: Connection, post: Post
+) -> None:
+    """Tried by another, or ended and let go again by a person: it is told anew."""
+    doing = {
+        "a": "insert into card_tries (card, at, trouble, again_at) values ('a', now(), 'theirs', now())",
+        "b": "update cards set stage = 'back' where name = 'b'",
+    }
+
+    async def loses(ctx: Context) -> None:
+        await cut(conn, "worker cards")
+        await until(conn, "select true from cards where name = %s for update skip locked", ctx.job.id)
+        await conn.execute(doing[ctx.job.id])
+
+    post.answers = {"a": [loses], "b": [loses]}
+    async with working(app, ledgers=["cards"], concurrency=1):
+        await add(conn, "a")
+        await until(conn, SENT, 1)
+        assert await tries(conn, "a") == [("theirs", True), (None, False)]
+        await add(conn, "b", "c")
+        await until(conn, SENT, 2)
+        assert await stages(conn) == {"a": "sent", "b": "back", "c": "sent"}
+        await STORE.requeue(conn, "b")
         await until(conn, SENT, 3)
-    assert post.told == ["a", "a", "b", "c"]
-    assert [await tries(conn, name) for name in "abc"] == [[(None, False)]] * 3
+    assert post.told == ["a", "a", "b", "c", "b"]
 
 
 async def test_a_worker_that_was_given_up_keeps_what_it_has_locked(

@@ -76,16 +76,17 @@ class Context:
             await self.store.progress(conn, self.job, percent, stage)
         self.log.info("%s%s", stage or "progress", "" if percent is None else f" {percent:g}%")
 
-    async def transaction(self, *, confined: bool = True) -> AsyncConnection[Any]:
+    async def transaction(self, *, confined: bool = True, writes: bool = True) -> AsyncConnection[Any]:
         """The connection of the transaction that finishes this job.
 
         What is written on it commits together with the finish, or not at all: when the handler answers
         `Done` or `Snooze` and the claim still holds, both are committed; otherwise both are rolled back.
         Where a ledger has no `snooze` edge a `Snooze(0)` gives the row back, and nothing is kept.
         Where the ledger's tenants have a role, the transaction acts as the job's tenant and sees what that
-        one may see; `confined=False` acts as the worker itself.
+        one may see; `confined=False` acts as the worker itself. `writes=False`: it is only read there, so
+        that nothing is lost where the end of an outbox's row is written in another transaction.
         """
-        return await self._finishing.open(confined=confined)
+        return await self._finishing.open(confined=confined, writes=writes)
 
     async def finish(self, conn: AsyncConnection[Any], outcome: Done | None = None) -> None:
         """Writes that this job is done, in a transaction of the handler's own; raises `ClaimLost`.
@@ -123,6 +124,7 @@ class Finishing:
         self.afterwards: list[Callable[[], None]] = []
         self.ending = False  # whether the end of the run is being written
         self.confined: bool | None = None  # whether it acts as the job's tenant; None before it is open
+        self.writes = False  # whether the handler may have written there
         self._ledger = ledger
         self._claim = claim
         self._is_confined = False
@@ -140,8 +142,9 @@ class Finishing:
     def _opening(self) -> asyncio.Lock:
         return asyncio.Lock()
 
-    async def open(self, *, confined: bool) -> AsyncConnection[Any]:
+    async def open(self, *, confined: bool, writes: bool = True) -> AsyncConnection[Any]:
         """The connection, in its transaction."""
+        self.writes = self.writes or writes
         rule = self._ledger.tenant
         confined = bool(confined and rule and rule.setting)
         async with self._opening:  # a handler may ask from several tasks of its own

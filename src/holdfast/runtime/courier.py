@@ -2,6 +2,7 @@
 
 Each row is a transaction of its own: lock, call the handler, write the end, commit. So another service may
 drain the same table: whoever has the lock tells, and a crash between the call and the commit repeats one row.
+An end that cannot be written is kept, and written when the row is ours again: it is not told twice for that.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,11 @@ from holdfast.db.database import Database
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.decide import decide
 from holdfast.engine.intake import absorb
-from holdfast.engine.outcomes import Crashed, Ending, Fail
+from holdfast.engine.outcomes import Cancel, Crashed, Done, Ending, Fail, Snooze
 from holdfast.engine.reading import MESSAGE_LENGTH
 from holdfast.engine.store import Connection
 from holdfast.engine.values import Claimed, Move
-from holdfast.errors import ClaimLost, HoldfastError
+from holdfast.errors import ClaimLost, HoldfastError, NotFound
 from holdfast.runtime.context import Context, Finishing
 from holdfast.runtime.execute import Places, execute
 from holdfast.runtime.handlers import Handler, Handlers
@@ -32,29 +33,50 @@ from holdfast.runtime.pauses import Doors
 from holdfast.runtime.processes import crash_of
 from holdfast.runtime.pulse import Tally
 from holdfast.runtime.pump import FIRST_WAIT, LAST_WAIT
-from holdfast.runtime.runner import LOSSES
+from holdfast.runtime.runner import LOSSES, passes
 from holdfast.runtime.share import Share
 
 log = logging.getLogger("holdfast.worker")
 
 
-STUCK_WAIT = 60.0  # seconds
+REFUSALS = 3  # times that it is tried to write that a row was told; then a person has to decide
+REFUSED_WAIT = 1.0  # seconds before the second of them; the next waits are longer, up to REFUSED_MOST times
+REFUSED_MOST = 30
+STUCK_WAIT = 60.0  # seconds for which a row is left of which nothing can be written
 KEPT = ("finish", "snooze")  # what a handler wrote stays when its run ends so
+UNWRITTEN = "COMMIT_FAILED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unwritten:
+    """The end of a run that could not be written, to be written when we have the row again.
+
+    `attempts`: how often it had been tried. Where others have tried it since, this is no longer true of it.
+    `until`: when to try, by our clock. `afterwards`: who wants to know when it is written.
+    """
+
+    ending: Ending
+    attempts: int
+    refusals: int
+    until: float
+    afterwards: list[Callable[[], None]]
 
 
 @dataclass
 class Telling:
-    """A row that is being told, in the transaction that has it locked. `move` is its end, if known.
+    """A row that is being told, in the transaction that has it locked. `task` is the handler's own.
 
-    `again`: it was told before, and only its end is to be written. `task` is the handler's own.
+    `ending` is how that ended, and `move` what is written about it, as soon as they are known. `again`: it
+    was told before, and only its end is to be written.
     """
 
     claim: Claimed
     finishing: Finishing
     context: Context
     task: asyncio.Task[Ending] | None = None
+    ending: Ending | None = None
     move: Move | None = None
-    again: bool = False
+    again: Unwritten | None = None
     cut: bool = False  # whether we have called it off
 
 
@@ -75,8 +97,7 @@ class Courier:
         self.heard = share.pace.heard
         self.owner = ""
         self.running: dict[Any, Telling] = {}
-        self._unwritten: dict[Any, Crashed] = {}  # what to write of rows whose end was refused
-        self._stuck: dict[Any, float] = {}  # until when rows are left of which nothing can be written
+        self._unwritten: dict[Any, Unwritten] = {}
         self.claiming = True
         self.idle = asyncio.Event()
         self._idle: set[int] = set()  # the ways on which nothing was found
@@ -154,6 +175,7 @@ class Courier:
     async def _round(self, conn: Connection, way: int) -> int:
         """Rows one after the other, as many as a round has; answers how many."""
         told = 0
+        await self._forget(conn)
         while self._has_room() and (self.share.pace.batch is None or told < self.share.pace.batch):
             queues = await self._doors[way].open(conn)
             if not queues or not await self._tell_one(conn, way, queues):
@@ -172,8 +194,10 @@ class Courier:
         if not self.claiming:
             return
         full = self.share.pace.batch is not None and told >= self.share.pace.batch
-        self._note_idle(way, idle=not full)
-        until = asyncio.get_running_loop().time() + self.poll
+        waits = self._waits()
+        self._note_idle(way, idle=not full and not waits)
+        wait = self.poll if full else min([self.poll, *waits])
+        until = asyncio.get_running_loop().time() + wait
         try:
             async with asyncio.timeout_at(until):
                 await self._wakes[way].wait()
@@ -204,10 +228,10 @@ class Courier:
                         await self.store.enqueue_many(conn, move.then)
                     self.tally.tell(self.store, [move], moved)
         except (psycopg.Error, HoldfastError) as error:
-            if telling is None or conn.closed:  # the server rolls back by itself, and the row is told again
+            if telling is None or telling.ending is None:  # nobody was told anything
                 raise
-            self._note_refused(telling, error)
-            if isinstance(error, psycopg.Error):
+            self._keep(telling, error, lost=conn.closed)
+            if conn.closed or isinstance(error, psycopg.Error):
                 raise  # the connection may be spoilt
             return True
         finally:
@@ -227,8 +251,8 @@ class Courier:
         kinds, now = self.share.kinds, time.monotonic()
         if kinds is None and self.ledger.unknown_kind == "leave":
             kinds = tuple(self.handlers.kinds(self.ledger.name))
-        self._stuck = {key: until for key, until in self._stuck.items() if until > now}
-        return {"kinds": kinds, "queues": queues, "in_hand": list(self._stuck)}
+        left = [key for key, one in self._unwritten.items() if one.until > now]
+        return {"kinds": kinds, "queues": queues, "in_hand": left}
 
     def _begin(self, conn: Connection, claim: Claimed) -> Telling:
         self._taken += 1
@@ -239,36 +263,48 @@ class Courier:
         self.running[claim.id] = telling
         return telling
 
-    def _note_refused(self, telling: Telling, error: Exception) -> None:
-        """Its end could not be written: told again and again, its receiver would hear it for ever.
-
-        If not even that can be written, the row is left for a while: others wait behind it.
-        """
+    def _keep(self, telling: Telling, error: Exception, *, lost: bool) -> None:
+        """Its end could not be written: told again and again, its receiver would hear it for ever."""
         claim = telling.claim
-        if telling.again:
-            self._stuck[claim.id] = time.monotonic() + STUCK_WAIT
         log.error("%s %s: its end cannot be written: %s", self.ledger.name, claim.id, error)
-        message = f"the transaction of the handler did not commit: {error}"
-        self._unwritten[claim.id] = Crashed(code="COMMIT_FAILED", message=message)
+        self._unwritten[claim.id] = _unwritten(telling, error, lost=lost)
+
+    def _waits(self) -> list[float]:
+        """Seconds until it may be written of rows that they were told."""
+        now, kept = time.monotonic(), self._unwritten.values()
+        return [one.until - now for one in kept if one.until > now and isinstance(one.ending, Done)]
+
+    async def _forget(self, conn: Connection) -> None:
+        """Others may have ended rows whose end we could not write: then there is nothing to be written."""
+        for key in list(self._unwritten):
+            try:
+                over = (await self.store.get(conn, key)).state in self.ledger.ends
+            except NotFound:
+                over = True
+            if over:
+                self._unwritten.pop(key, None)
 
     async def _end(self, conn: Connection, telling: Telling) -> Move:
         """Calls the handler and says what becomes of the row; what it wrote stays only if it went well."""
         claim = telling.claim
         handler = self.handlers.find(self.ledger.name, claim.kind)
+        backoff = (handler and handler.backoff) or self.share.backoff
+        before = self._unwritten.pop(claim.id, None)
+        if before and before.attempts == claim.attempts:
+            telling.again, telling.ending = before, before.ending
+            telling.finishing.afterwards = before.afterwards
+            return self._decide(claim, before.ending, backoff)
         if handler is None:
-            nobody = Fail(reason=f"no handler for {claim.kind!r}", code="NO_HANDLER")
-            return self._decide(claim, nobody, None)
-        backoff = handler.backoff or self.share.backoff
-        if refused := self._unwritten.pop(claim.id, None):
-            telling.again = True
-            return self._decide(claim, refused, backoff)
+            telling.ending = Fail(reason=f"no handler for {claim.kind!r}", code="NO_HANDLER")
+            return self._decide(claim, telling.ending, None)
         try:
             async with conn.transaction() as kept:
-                ending = await self._run(handler, telling)
-                move = self._decide(claim, ending, backoff)
+                telling.ending = await self._run(handler, telling)
+                move = self._decide(claim, telling.ending, backoff)
                 if move.verb in KEPT and conn.info.transaction_status == TransactionStatus.INERROR:
                     message = "the handler went on in a transaction that had failed"
-                    move = self._decide(claim, Crashed(code="COMMIT_FAILED", message=message), backoff)
+                    telling.ending = Crashed(code=UNWRITTEN, message=message)
+                    move = self._decide(claim, telling.ending, backoff)
                 if move.verb not in KEPT:
                     raise psycopg.Rollback(kept)  # also of what it made of its role
                 if telling.finishing.confined:
@@ -304,3 +340,34 @@ class Courier:
             return decide(self.ledger, claim, ending, backoff)
         except Exception as error:  # an answer that nobody can make sense of is a bad run
             return decide(self.ledger, claim, crash_of(error), backoff)
+
+
+def _unwritten(telling: Telling, error: Exception, *, lost: bool) -> Unwritten:
+    """What is to be written of a row whose end could not be: by a loss of the connection, or by a refusal.
+
+    The same, where its handler wrote nothing that has gone with the transaction; else it was a bad run. What
+    is refused for good must not be told again by itself: it fails, and a person decides.
+    """
+    ending, before = telling.ending, telling.again
+    assert ending is not None
+    wrote = telling.finishing.writes and isinstance(ending, Done | Snooze)
+    refusals, wait = (before.refusals if before else 0) + (not lost), 0.0
+    crash = Crashed(code=UNWRITTEN, message=f"the transaction of the handler did not commit: {error}")
+    if lost:
+        ending = crash if wrote else ending
+    elif isinstance(ending, Done) and not wrote and isinstance(error, psycopg.Error):
+        if refusals < REFUSALS or passes(error):
+            wait = REFUSED_WAIT * min(2 ** (refusals - 1), REFUSED_MOST)
+        else:
+            ending = Fail(f"it was told, and that cannot be written: {error}", code=UNWRITTEN)
+    else:
+        failed = isinstance(ending, Fail | Cancel)
+        ending = Fail(f"its end cannot be written: {error}", code=UNWRITTEN) if failed else crash
+        wait = STUCK_WAIT if refusals > 1 else 0.0
+    return Unwritten(
+        ending=ending,
+        attempts=telling.claim.attempts,
+        refusals=refusals,
+        until=time.monotonic() + wait,
+        afterwards=telling.finishing.afterwards,
+    )

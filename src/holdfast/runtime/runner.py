@@ -42,7 +42,18 @@ AWAY = (
     psycopg.errors.ReadOnlySqlTransaction,
     DatabaseUnavailable,
 )
+# Of SQLSTATE: connections, a server that only reads for now, our own silence, conflicts, no memory or room
+# for us, locks, a server that goes down, a disk that stumbles. Not a full one: that would be tried without end.
+PASSING = ("08", "25006", "25P03", "25P04", "40", "53200", "53300", "55P03", "57P", "58030")
 NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
+
+
+def passes(error: BaseException) -> bool:
+    """Whether the database was away, or another stood in the way. What else it refuses it would again."""
+    if isinstance(error, psycopg.InterfaceError | DatabaseUnavailable):
+        return True
+    lost = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
+    return lost and (not error.sqlstate or error.sqlstate.startswith(PASSING))
 
 
 class Runner:
