@@ -366,8 +366,8 @@ def test_who_upgrades_further_than_the_owner_of_erase_gives_him_what_evicts(
         empty.execute(f"grant all on schema schedule_ingest, system to {other}".encode())
         empty.execute(f"grant all on all tables in schema schedule_ingest, public to {other}".encode())
         assert refusal(acting_as(empty_database_url, other)) == (
-            f"schedule_ingest.erase belongs to {builder}, and evict must as well: upgrade as its owner, or let"
-            f" an administrator run `grant {builder} to {other}`"
+            f"schedule_ingest.erase belongs to {builder}, and evict must as well: upgrade as its owner, or"
+            f" let an administrator run `grant {builder} to {other}`"
         )
         migrate.upgrade(empty_database_url)
         plain.snapshot(empty)
