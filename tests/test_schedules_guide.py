@@ -201,7 +201,9 @@ def test_a_receiver_knows_who_sends_and_tells_once(
         ).fetchall()
         assert (status, capsys.readouterr().out) == ("failed", "")
         for _ in range(2):  # the second time as after a crash between the send and its commit
+            conn.execute("set session_replication_role = replica")
             conn.execute("update schedule_ingest.schedule_notification set status = 'failed', sent_at = null")
+            conn.execute("reset session_replication_role")
             holdfast("schedules", "resend", notice)
             holdfast(*deliver)
         statuses = conn.execute("select status from schedule_ingest.schedule_notification").fetchall()

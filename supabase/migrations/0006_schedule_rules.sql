@@ -46,6 +46,17 @@ begin
 end
 $body$;
 
+create or replace function schedule_ingest.holdfast_notice_guard() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $body$
+begin
+    if old.status = 'pending' or (old.status, new.status) = ('failed', 'pending') then
+        return new;
+    end if;
+    raise exception using message = 'a message cannot go from ' || old.status || ' to ' || new.status || ': '
+        || case old.status when 'sent' then 'sent is final' else 'from failed it goes to pending' end;
+end
+$body$;
+
 create or replace function schedule_ingest.holdfast_session_returns() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
 declare
@@ -249,6 +260,8 @@ $body$;
 
 comment on function schedule_ingest.holdfast_session_guard() is 'made by Holdfast';
 
+comment on function schedule_ingest.holdfast_notice_guard() is 'made by Holdfast';
+
 comment on function schedule_ingest.holdfast_session_returns() is 'made by Holdfast';
 
 comment on function schedule_ingest.holdfast_image_guard() is 'made by Holdfast';
@@ -285,6 +298,9 @@ for each row when (old.state is distinct from new.state) execute function schedu
 
 create or replace trigger holdfast_session_returns after update on schedule_ingest.capture_session
 for each row when (old.state = 'failed' and new.state = 'pending') execute function schedule_ingest.holdfast_session_returns();
+
+create or replace trigger holdfast_notice_guard before update on schedule_ingest.schedule_notification
+for each row when (old.status is distinct from new.status) execute function schedule_ingest.holdfast_notice_guard();
 
 create or replace trigger holdfast_image_guard before insert or update on schedule_ingest.capture_image
 for each row execute function schedule_ingest.holdfast_image_guard();

@@ -350,11 +350,14 @@ def test_the_triggers_are_those_of_the_rules_and_no_others(db: Database) -> None
     guard, order = "holdfast_session_guard", "holdfast_version_guard"
     returns, back = "holdfast_session_returns", "(old.state = 'failed') AND (new.state = 'pending')"
     image, points = "holdfast_image_guard", "holdfast_version_points"
-    pointer = "holdfast_pointer_guard"
+    pointer, notice = "holdfast_pointer_guard", "holdfast_notice_guard"
     wanted = {
         "capture_session": {
             guard: f"BEFORE UPDATE FOR EACH ROW WHEN ((old.state IS DISTINCT FROM new.state)) {guard}()",
             returns: f"AFTER UPDATE FOR EACH ROW WHEN (({back})) {returns}()",
+        },
+        "schedule_notification": {
+            notice: f"BEFORE UPDATE FOR EACH ROW WHEN ((old.status IS DISTINCT FROM new.status)) {notice}()"
         },
         "capture_image": {image: f"BEFORE INSERT OR UPDATE FOR EACH ROW {image}()"},
         "schedule_version": {

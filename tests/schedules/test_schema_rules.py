@@ -85,6 +85,24 @@ def test_the_refusal_says_where_a_session_may_go(db: Database) -> None:
     )
 
 
+@pytest.mark.parametrize(("old", "new"), list(product(("pending", "sent", "failed"), repeat=2)))
+def test_a_message_that_was_sent_stays_sent_and_one_that_failed_may_only_wait_again(
+    db: Database, old: str, new: str
+) -> None:
+    """S-50, S-51: whoever sends."""
+    key = plain.notice(db, status=old, sent_at="now" if old == "sent" else None)
+    move: LiteralString = (
+        "update schedule_ingest.schedule_notification set status = %s, sent_at = %s"
+        " where notification_id = %s"
+    )
+    values = [new, "now" if new == "sent" else None, key]
+    if old in ("pending", new) or (old, new) == ("failed", "pending"):
+        db.execute(move, values)
+        return
+    with pytest.raises(RaiseException, match=f"a message cannot go from {old} to {new}: "):
+        db.execute(move, values)
+
+
 def test_a_bulk_change_with_one_that_is_refused_changes_nothing(db: Database) -> None:
     """S-1"""
     keys = [plain.session(db, state) for state in ("processing", "done")]

@@ -51,6 +51,20 @@ end
 $body$
 """
 
+# Whoever sends: what was sent stays sent.
+NOTICE = """
+create or replace function schedule_ingest.holdfast_notice_guard() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $body$
+begin
+    if old.status = 'pending' or (old.status, new.status) = ('failed', 'pending') then
+        return new;
+    end if;
+    raise exception using message = 'a message cannot go from ' || old.status || ' to ' || new.status || ': '
+        || case old.status when 'sent' then 'sent is final' else 'from failed it goes to pending' end;
+end
+$body$
+"""
+
 # A session that is let run again was tried, whoever ended it and whoever says so: else it would pass for a
 # first attempt, and could turn the day back. A requeue of ours has written the same already.
 RETURN = """
@@ -283,10 +297,11 @@ language sql stable set search_path = pg_catalog, pg_temp as $body$
 $body$
 """
 
-FUNCTIONS = (SESSION, RETURN, IMAGE, VERSION, POINT, ERASING, KEEP, POINTER, DAYS, ERASE)
+FUNCTIONS = (SESSION, NOTICE, RETURN, IMAGE, VERSION, POINT, ERASING, KEEP, POINTER, DAYS, ERASE)
 
 NAMES = (
     "holdfast_session_guard()",
+    "holdfast_notice_guard()",
     "holdfast_session_returns()",
     "holdfast_image_guard()",
     "holdfast_version_guard()",
@@ -326,6 +341,12 @@ TRIGGERS = (
         "after update",
         "for each row when (old.state = 'failed' and new.state = 'pending')",
         "session_returns",
+    ),
+    (
+        "schedule_notification",
+        "before update",
+        "for each row when (old.status is distinct from new.status)",
+        "notice_guard",
     ),
     ("capture_image", "before insert or update", "for each row", "image_guard"),
     ("schedule_version", "before insert", "for each row", "version_guard"),
