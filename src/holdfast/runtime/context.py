@@ -172,6 +172,11 @@ class Finishing:
             raise InvalidInput(field="conn", message="must not be given beside transaction(): answer Done()")
         self._left = True
 
+    @property
+    def failed(self) -> bool:
+        """Whether it was opened, and can only be rolled back."""
+        return self.conn is not None and self.conn.info.transaction_status is not TransactionStatus.INTRANS
+
     async def unconfine(self) -> None:
         """Gives the transaction back the role that it began with, whatever the handler made of it."""
         if self.conn is not None:
@@ -204,15 +209,16 @@ class Finishing:
 
     async def _end(self) -> None:
         transaction, self._transaction = self._transaction, None
+        conn, self.conn = self.conn, None
         try:
             if transaction is not None:
                 await transaction.__aexit__(Rollback, Rollback(), None)
-            if self.conn is not None:
-                await self._database.reset(self.conn)  # what the handler has set is not for the next one
+            if conn is not None:
+                await self._database.reset(conn)  # what the handler has set is not for the next one
         except Error as error:  # the server is away, or the handler left a transaction of its own open
             logger.warning("the handler's connection is thrown away: %s", error)
-            if self.conn is not None:
-                await self.conn.close()  # the server rolls back by itself
+            if conn is not None:
+                await conn.close()  # the server rolls back by itself
         finally:
             await self._stack.aclose()
 

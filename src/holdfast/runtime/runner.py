@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from contextlib import suppress
@@ -34,17 +35,11 @@ LOSSES = (
     DatabaseUnavailable,
     DatabaseAuthError,
 )
-# Of those, what says nothing about a run: beside connections, our own silence, and a server that only reads.
-AWAY = (
-    psycopg.OperationalError,
-    psycopg.InterfaceError,
-    psycopg.errors.IdleInTransactionSessionTimeout,
-    psycopg.errors.ReadOnlySqlTransaction,
-    DatabaseUnavailable,
-)
-# Of SQLSTATE: connections, a server that only reads for now, our own silence, conflicts, no memory or room
-# for us, locks, a server that goes down, a disk that stumbles. Not a full one: that would be tried without end.
+# What says nothing about a run, by SQLSTATE: connections, a server that only reads for now, our own silence,
+# conflicts, no memory or room for us, locks, a server that goes down, a disk that stumbles. Not a full one:
+# that would be tried without end.
 PASSING = ("08", "25006", "25P03", "25P04", "40", "53200", "53300", "55P03", "57P", "58030")
+FIRST_PAUSE, LAST_PAUSE = 1.0, 5.0  # seconds before a row is given back whose transaction has failed
 NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
 
 
@@ -69,6 +64,7 @@ class Runner:
         self.handlers = handlers
         self.places = places
         self.tally = tally
+        self._pause = FIRST_PAUSE
 
     async def run(self, claim: Claimed, context: Context, finishing: Finishing) -> Move | None:
         """What is still to be written when the handler has answered; None: nothing, it has been."""
@@ -82,6 +78,8 @@ class Runner:
             move = self._decide(handler, claim, self._advised(ending, finishing))
             if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
                 return await self._finish_in_transaction(handler, finishing, move)
+            if move.verb == "release" and finishing.failed:
+                await self._wait(finishing)
             return move
         except ClaimLost as lost:
             if not await self._ended_itself(context):
@@ -152,19 +150,31 @@ class Runner:
             await finishing.unconfine()
             await self.store.move_one(conn, move)
             await finishing.commit()
+            self._pause = FIRST_PAUSE
             self.tally.tell(self.store, [move], frozenset([move.claim.id]))
         except ClaimLost:
             raise
         except (psycopg.Error, HoldfastError) as error:
             lifecycle = self.ledger.lifecycle
-            if isinstance(error, AWAY) and lifecycle.of("release") and not lifecycle.of("retry"):
-                # The database is away, and the row has one run: given back, unless it was written after all.
+            if passes(error) and lifecycle.of("release") and not lifecycle.of("retry"):
+                # It is no fault of the row, which has one run: given back, unless it was written after all.
                 log.warning("%s %s: the finish is unheard (%s)", self.ledger.name, move.claim.id, error)
+                await self._wait(finishing)
                 return self._decide(handler, move.claim, Snooze(seconds=0))
             # Refused, or the answer was lost: say a bad run, which finds no row if it was written after all.
             message = f"the transaction of the handler did not commit: {error}"
             return self._decide(handler, move.claim, Crashed(code="COMMIT_FAILED", message=message))
         return None
+
+    async def _wait(self, finishing: Finishing) -> None:
+        """Keeps a row for a while that will be given back, as the next claim would have it at once again.
+
+        What its transaction has locked is let go before.
+        """
+        finishing.ending = False
+        await finishing.close()
+        pause, self._pause = self._pause, min(2 * self._pause, LAST_PAUSE)
+        await asyncio.sleep(pause)
 
     # -- what became of a row ------------------------------------------------------------------------
 

@@ -30,10 +30,8 @@ from holdfast.engine.witness import Witness
 from holdfast.errors import ClaimLost, DatabaseUnavailable
 from holdfast.runtime.context import Context
 from holdfast.runtime.processes import crash_of
+from holdfast.runtime.runner import passes
 
-# Of SQLSTATE: connections, a server that only reads for now, our own silence, conflicts, locks, a server that
-# goes down.
-PASSING = ("08", "25006", "25P03", "40", "55P03", "57P")
 FAILING: tuple[Verb, ...] = ("reject", "exhaust")
 UNWRITTEN = ("COMMIT_FAILED", "UNWRITABLE")  # what the worker says of an end that the database refuses
 LONGEST_RUN = 600.0  # seconds: a session that is read for longer is stopped, and fails
@@ -57,7 +55,7 @@ async def process(pipeline: Pipeline, database: Database, ctx: Context) -> Outco
     except Refusal as refusal:
         return _fail(refusal)
     except (psycopg.Error, DatabaseUnavailable) as error:
-        if not _passes(error):
+        if not passes(error):
             return _fail(Refusal("db_error", f"{type(error).__name__}: {error}", "db"))
         _log(ctx, "session.released", level=logging.WARNING, reason=f"{type(error).__name__}: {error}")
         return Snooze(seconds=0)
@@ -182,12 +180,3 @@ def _log(ctx: Context, event: str, **facts: Any) -> None:
 
 def _lost(ctx: Context) -> ClaimLost:
     return ClaimLost(what=ctx.store.ledger.name, id=ctx.job.id, fence=ctx.job.fence)
-
-
-def _passes(error: psycopg.Error | DatabaseUnavailable) -> bool:
-    """Whether the database was away, or another stood in the way. What else it refuses it would again."""
-    if isinstance(error, psycopg.InterfaceError | DatabaseUnavailable):
-        return True
-    state = error.sqlstate or ""
-    lost = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
-    return lost and (not state or state.startswith(PASSING))
