@@ -142,6 +142,17 @@ class Stage:
         """Runs a worker until nothing is left to do."""
         await self.worker(**options).run(until_idle=True)
 
+    async def take_over(self, session: UUID) -> None:
+        """Takes a session from a worker whose lease ends now, and does it.
+
+        That one may renew the lease once more: it looks after its rows when its doorbell is there.
+        """
+        ends = "update schedule_ingest.capture_session set locked_at = null where id = %s"
+        async with asyncio.timeout(PATIENCE):
+            while (await self.session(session))["state"] != "done":
+                await self.do(ends, session)
+                await self.work()
+
     def worker(self, **options: Any) -> Worker:
         return self.app.worker(**{"ledgers": [SESSIONS], **options})
 

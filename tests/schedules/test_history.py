@@ -238,9 +238,8 @@ async def test_an_older_session_that_is_reclaimed_does_not_turn_the_day_back(set
         running = asyncio.create_task(worker.run())
         await stop.reached()
         await quick.observe(day(entry("10:00")))
-        await quick.do("update schedule_ingest.capture_session set locked_at = null where id = %s", session)
         quick.script.steps[session] = day(entry("06:00"))
-        await quick.work()
+        await quick.take_over(session)
         assert await quick.outcomes(session) == ["lost", "superseded"]
         stop.go()
         worker.stop()
