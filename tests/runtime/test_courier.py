@@ -241,15 +241,17 @@ async def test_threads_of_another_ledger_that_do_not_end_take_no_place_of_the_ou
 
     @app.handler("stubborn", timeout=0.05)
     def stubborn() -> None:
-        door.wait(PATIENCE)
+        door.wait(2 * PATIENCE)
 
     for _ in range(2):
         await app.stores["tasks"].enqueue(conn, Item(kind="stubborn", limit=1))
     async with working(app, ledgers=["tasks", "cards"], concurrency={"tasks": 2, "cards": 1}) as worker:
         await until_true(lambda: worker.places.abandoned.total() == 2)
-        await add(conn, "a")
-        await until(conn, SENT, 1)
-        door.set()
+        try:
+            await add(conn, "a")
+            await until(conn, SENT, 1)
+        finally:
+            door.set()
 
 
 # -- the transaction of a run ----------------------------------------------------------------------------

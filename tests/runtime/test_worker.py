@@ -399,7 +399,7 @@ async def test_threads_that_do_not_end_are_missed_by_their_own_ledger_alone(
 
     @app.handler("stubborn", timeout=0.05)
     def stubborn() -> None:
-        door.wait(PATIENCE)
+        door.wait(2 * PATIENCE)
 
     @app.handler("go", ledger="errands")
     def go() -> None: ...
@@ -409,11 +409,13 @@ async def test_threads_that_do_not_end_are_missed_by_their_own_ledger_alone(
     worker = app.worker(ledgers=["tasks", "errands"], concurrency={"tasks": 3, "errands": 1})
     async with running(worker) as work:
         await until_true(lambda: worker.places.abandoned.total() == 3)
-        await app.store("errands").enqueue(conn, Item(kind="go"))
-        await until(conn, "select true from errands where stage = 'over'")
-        worker.stop()
-        assert await work == 3
-    door.set()
+        try:
+            await app.store("errands").enqueue(conn, Item(kind="go"))
+            await until(conn, "select true from errands where stage = 'over'")
+            worker.stop()
+            assert await work == 3
+        finally:
+            door.set()
 
 
 async def test_a_row_that_is_called_off_and_let_run_again_stops_its_first_handler(
