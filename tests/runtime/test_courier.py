@@ -689,6 +689,29 @@ async def test_a_row_is_told_once_though_its_connection_is_cut_meanwhile(
     assert await tries(conn, "a") == [said]
 
 
+async def test_a_row_whose_lock_was_lost_while_it_is_told_is_not_told_beside(
+    app: Holdfast, conn: Connection, post: Post
+) -> None:
+    """The worker has another place, and nobody has the row locked any more."""
+    lost, door = asyncio.Event(), asyncio.Event()
+
+    async def loses(ctx: Context) -> None:
+        await cut(conn, "worker cards")
+        await until(conn, "select true from cards where name = %s for update skip locked", ctx.job.id)
+        lost.set()
+        await door.wait()
+
+    post.answers["a"] = [loses]
+    await add(conn, "a")
+    async with working(app, ledgers=["cards"], concurrency=2):
+        await lost.wait()
+        await add(conn, "b")
+        await until(conn, SENT, 1)
+        door.set()
+        await until(conn, SENT, 2)
+    assert post.told == ["a", "b"]
+
+
 async def test_what_was_written_is_lost_with_the_connection_and_each_loss_is_a_bad_run(
     app: Holdfast, conn: Connection, post: Post, notes: None
 ) -> None:

@@ -247,12 +247,12 @@ class Courier:
         return True
 
     def _what(self, queues: Sequence[str]) -> dict[str, Any]:
-        """Which rows to take."""
+        """Which rows to take: none that is still being told, though its lock may be lost."""
         kinds, now = self.share.kinds, time.monotonic()
         if kinds is None and self.ledger.unknown_kind == "leave":
             kinds = tuple(self.handlers.kinds(self.ledger.name))
         left = [key for key, one in self._unwritten.items() if one.until > now]
-        return {"kinds": kinds, "queues": queues, "in_hand": left}
+        return {"kinds": kinds, "queues": queues, "in_hand": [*self.running, *left]}
 
     def _begin(self, conn: Connection, claim: Claimed) -> Telling:
         self._taken += 1
