@@ -20,7 +20,8 @@ from holdfast.apps.schedules.values import Notice
 from holdfast.db.pool import Connection
 from holdfast.engine.values import Filter
 from holdfast.errors import IllegalEdge, NotFound
-from runtime.support import PATIENCE, until
+from holdfast.runtime import courier
+from runtime.support import PATIENCE, cut, until
 from schedules.kit import AT_THE_GATE, USER, Stage, Stop, day, entry, stage
 from schedules.loops import loop
 
@@ -332,6 +333,49 @@ async def test_a_crash_after_the_send_repeats_one_row_at_most(
     assert told == ["a", "b", "b", "c"]
     ids = [json.loads(line)["notification_id"] for line in out.read_text().splitlines()]
     assert ids[1] == ids[2]
+
+
+async def test_a_message_whose_connection_is_lost_during_its_send_is_sent_once(
+    settings: Settings, conn: Connection
+) -> None:
+    """S-50: the worker knows that it was sent, and says so when it has the row again."""
+    stop = Stop()
+    post = Post(steps={"m": [stop]})
+    async with stage(settings, sender=post) as here:
+        await put(here, "m")
+        worker = here.worker(ledgers=[NOTICES])
+        running = asyncio.create_task(worker.run())
+        await stop.reached()
+        assert await cut(conn, f"worker {NOTICES}")
+        stop.go()
+        await until(conn, "select true from schedule_ingest.schedule_notification where status = 'sent'")
+        worker.stop()
+        await running
+        assert post.tried == ["m"]
+        assert await tries(here) == [(1, None, False)]
+
+
+@pytest.mark.parametrize(("times", "end"), [(1, ("sent", True)), (3, ("failed", False))])
+async def test_a_message_is_sent_once_though_its_mark_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, times: int, end: tuple[str, bool]
+) -> None:
+    """S-50, S-51: the mark is tried again; refused for good, the message fails, and a person decides."""
+    monkeypatch.setattr(courier, "REFUSED_WAIT", 0.02)
+    post = Post()
+    async with stage(settings, sender=post) as here:
+        await here.do("create sequence refusals")
+        await here.do(
+            "create function refuse() returns trigger language plpgsql as $$ begin"
+            f" if nextval('refusals') <= {times} then raise exception 'not now'; end if; return new; end $$"
+        )
+        await here.do(
+            "create trigger zz_refuse before update on schedule_ingest.schedule_notification"
+            " for each row when (new.status = 'sent') execute function refuse()"
+        )
+        await put(here, "m")
+        await deliver(here)
+        assert post.tried == ["m"]
+        assert await state(here) == {"m": end}
 
 
 # -- the worker ------------------------------------------------------------------------------------------

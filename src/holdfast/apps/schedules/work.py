@@ -116,7 +116,7 @@ def _delivery(ground: Ground, sender: senders.Sender) -> Handler:
     silence = min(patience + SILENCE, ground.settings.db_idle_in_transaction_seconds)
 
     async def delivers(message: Message, ctx: Context) -> Outcome:
-        conn = await ctx.transaction(confined=False)
+        conn = await ctx.transaction(confined=False, writes=False)
         await conn.execute(queries.SILENCE, {"limit": f"{1000 * silence:.0f}ms"})
         row = await ctx.store.get(conn, ctx.job.id)
         notice = Notice(
