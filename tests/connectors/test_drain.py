@@ -269,7 +269,7 @@ async def test_a_delivery_that_hangs_is_stopped_and_the_next_is_handled(
     async def hangs(*_: Any) -> Any:
         await asyncio.Event().wait()
 
-    async with kit.stage(replace(settings, sync_max_run_seconds=2.0), conn) as stage:
+    async with kit.stage(replace(settings, sync_max_run_seconds=6.0), conn) as stage:
         link = await stage.link()
         stage.script.webhooks["d1"] = [hangs]
         await stage.deliver(link, "d1")
@@ -296,7 +296,7 @@ async def test_a_token_that_takes_too_long_costs_no_delivery_that_was_handled(
     settings: Settings, conn: Connection
 ) -> None:
     """C-33: the refresh counts into the run's time; the rest is for the follow-up, with the new token."""
-    async with kit.stage(replace(settings, sync_max_run_seconds=2.0), conn) as stage:
+    async with kit.stage(replace(settings, sync_max_run_seconds=5.0), conn) as stage:
         link = await stage.link()
         stop = Stop()
         stage.script.webhooks["d2"] = [Unauthorized(message="401")]

@@ -276,7 +276,7 @@ async def test_a_bug_in_a_connector_is_an_ordinary_bad_run_and_no_log_quotes_its
 
 async def test_a_run_over_its_time_is_stopped_and_tried_again(settings: Settings, conn: Connection) -> None:
     """C-33: TIMEOUT, with the wait of C-40."""
-    async with kit.stage(replace(settings, sync_max_run_seconds=0.2), conn) as stage:
+    async with kit.stage(replace(settings, sync_max_run_seconds=2.0), conn) as stage:
         job = await stage.add(await stage.link())
         stopped = asyncio.Event()
 
@@ -291,7 +291,7 @@ async def test_a_run_over_its_time_is_stopped_and_tried_again(settings: Settings
         row = await stage.job(job)
         assert stopped.is_set()
         assert (row["status"], row["error"]["code"]) == ("queued", "TIMEOUT")
-        assert row["error"]["message"] == "timed out after 0.2 s"
+        assert row["error"]["message"] == "timed out after 2 s"
         assert 5 <= row["error"]["backoff_seconds"] <= 5.5
 
 

@@ -480,7 +480,7 @@ async def test_called_off_it_leaves_nothing(
         job = await on.create("backup", {"schema": "shop", "backup_location": "a"})
         other = await connect()
         async with other.transaction():
-            await other.execute("lock table pg_catalog.pg_transform in access exclusive mode")
+            await other.execute("lock table pg_catalog.pg_seclabel in access exclusive mode")
             worker = on.worker()
             working = asyncio.create_task(worker.run())
             waiting = "select count(*) > 0 from pg_stat_activity where application_name = 'holdfast backup'"

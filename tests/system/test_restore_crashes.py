@@ -85,8 +85,8 @@ async def test_a_backup_killed_amid_the_dump_leaves_no_program(
     """Y-16: pg_dump ends when nobody reads it any more."""
     other = await connect()
     async with other.transaction():
-        # Nobody but pg_dump reads it.
-        await other.execute("lock table pg_catalog.pg_transform in access exclusive mode")
+        # Nobody but pg_dump reads it, not even a connection that finds its cache of the catalogue outdated.
+        await other.execute("lock table pg_catalog.pg_seclabel in access exclusive mode")
         async with started(settings, tmp_path, step="", work="backup"):
             waiting = "select count(*) > 0 from pg_stat_activity where application_name = 'holdfast backup'"
             await until(conn, f"{waiting} and wait_event_type = 'Lock' and datname = current_database()")
