@@ -25,13 +25,13 @@ up: install ## Run Holdfast here: embedded PostgreSQL, a worker, demo jobs (Ctrl
 install: $(STAMP)-run ## Make .venv with what running needs
 
 test: $(STAMP)-test ## Run every test, on a real PostgreSQL
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 3 $(ARGS)
 
 test-newest: $(STAMP)-test ## Run the tests that depend most on Python; set PYTHON and VENV
-	$(BIN)/python -m pytest -n 2 $(NEWEST) $(ARGS)
+	$(BIN)/python -m pytest -n 3 $(NEWEST) $(ARGS)
 
 test-oldest: $(STAMP)-test ## Run the tests of most SQL on PostgreSQL 15 (Debian's package postgresql-15)
-	$(BIN)/python tests/oldest.py -n 2 $(OLDEST) $(ARGS)
+	$(BIN)/python tests/oldest.py -n 3 $(OLDEST) $(ARGS)
 
 test-browser: $(STAMP)-test ## Use the dashboard in a real browser (Debian's chromium); screenshots go to build/screenshots
 	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
