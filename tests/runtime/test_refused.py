@@ -63,6 +63,24 @@ async def test_an_end_that_is_refused_for_good_is_a_bad_run(
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize("code", ["54000", "55000"])
+async def test_a_row_that_its_table_refuses_holds_up_no_other(
+    once: Holdfast, conn: Connection, code: str
+) -> None:
+    """As an index does whose limit a text exceeds: psycopg has that in one class with lost connections."""
+
+    @once.handler("go", ledger="errands")
+    async def go() -> None:
+        return
+
+    await conn.execute(REFUSE.format(times=99, code=code, finish=True))
+    async with working(once, ledgers=["errands"], concurrency=1):
+        await until(conn, "select stage = 'bad' from errands")
+        await conn.execute("drop trigger refuse on errands")
+        await once.store("errands").enqueue(conn, Item(kind="go"))
+        await until(conn, "select count(*) = 1 from errands where stage = 'over'")
+
+
 @pytest.mark.parametrize("code", ["25006", "40P01", "53200", "55P03", "57P03", "58030"])
 @pytest.mark.parametrize("place", ["the finish", "the handler"])
 async def test_an_end_that_is_refused_for_a_while_gives_the_row_back_after_a_pause(

@@ -27,7 +27,7 @@ from holdfast.runtime.execute import Places
 from holdfast.runtime.handlers import Handlers
 from holdfast.runtime.pauses import Doors
 from holdfast.runtime.pulse import Tally
-from holdfast.runtime.runner import LOSSES, Runner
+from holdfast.runtime.runner import LOSSES, Runner, is_loss
 from holdfast.runtime.share import Share
 
 log = logging.getLogger("holdfast.worker")
@@ -244,7 +244,7 @@ class Pump:
             # What it writes beside was written, just now, by another that has given the row back already.
             alone = self.store.sql.twin is not None or "claim" in self.ledger.beside
             met = isinstance(error, UniqueViolation) and alone
-            lost = isinstance(error, LOSSES) and not isinstance(error, LockNotAvailable)
+            lost = is_loss(error) and not isinstance(error, LockNotAvailable)
             if lost or not (moves or met):
                 raise
             await self._note_late(conn, moves, await self.write_alone(conn, moves))
@@ -306,9 +306,9 @@ class Pump:
             except LockNotAvailable:
                 log.warning("%s %s: somebody keeps it locked", self.ledger.name, move.claim.id)
                 self.blocked.append(move)
-            except LOSSES:
-                raise
-            except (*REFUSALS, RecursionError) as error:
+            except (*REFUSALS, *LOSSES, RecursionError) as error:
+                if is_loss(error):
+                    raise
                 log.error(
                     "%s %s: %s cannot be written: %s", self.ledger.name, move.claim.id, move.verb, error
                 )

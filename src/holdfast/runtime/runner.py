@@ -39,6 +39,9 @@ LOSSES = (
 # conflicts, no memory or room for us, locks, a server that goes down, a disk that stumbles. Not a full one:
 # that would be tried without end.
 PASSING = ("08", "25006", "25P03", "25P04", "40", "53200", "53300", "55P03", "57P", "58030")
+# What is about the row itself, though psycopg has it in one class with losses: limits of an index or a
+# statement, and whatever a trigger calls a wrong state.
+OWN = ("54", "55000")
 FIRST_PAUSE, LAST_PAUSE = 1.0, 5.0  # seconds before a row is given back whose transaction has failed
 NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
 
@@ -49,6 +52,12 @@ def passes(error: BaseException) -> bool:
         return True
     lost = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
     return lost and (not error.sqlstate or error.sqlstate.startswith(PASSING))
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether this is about the database, and not about what was written."""
+    about_a_row = isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(OWN)
+    return isinstance(error, LOSSES) and not about_a_row
 
 
 class Runner:
