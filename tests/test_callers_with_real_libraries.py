@@ -607,7 +607,10 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_the_transaction_us
         await app.enqueue("job", "mail", tenant=ORG, key="k", conn=watcher)
         await caller.enqueue()
         waiting = asyncio.create_task(caller.enqueue(key="k"))
-        blocked = "select from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0"
+        blocked = (
+            "select from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0"
+            " and datname = current_database()"
+        )
         async with asyncio.timeout(PATIENCE):
             while not (await watcher.execute(blocked)).rowcount:
                 pass

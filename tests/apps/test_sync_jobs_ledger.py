@@ -23,7 +23,10 @@ from ledgers import FAULT, NOW, Connection, after
 from runtime.support import column, one, until
 
 STORE = Store(SYNC_JOBS)
-BLOCKED = "select true from pg_locks where not granted"
+BLOCKED = (
+    "select true from pg_locks join pg_stat_activity using (pid) where not granted"
+    " and datname = current_database()"
+)
 LEGAL: Mapping[Verb, tuple[tuple[str, ...], str]] = {
     "finish": (("running",), "succeeded"),
     "retry": (("running",), "queued"),

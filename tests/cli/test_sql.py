@@ -207,7 +207,8 @@ def test_ctrl_c_stops_waiting_for_an_answer(terminal: Show, query: Query, eventu
     shown = terminal("sql")
     shown.until("holdfast> ")
     shown.type(b"SHOW JOBS;\r")
-    eventually(lambda: query("select 1 from pg_stat_activity where wait_event = 'PgSleep'"))
+    asleep = "select 1 from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()"
+    eventually(lambda: query(asleep))
     shown.type(b"\x03")
     shown.until("not waited for")
     shown.type(b"\\q\r")

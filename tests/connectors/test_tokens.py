@@ -264,8 +264,9 @@ async def test_new_tokens_are_written_also_when_the_connection_to_the_database_i
 ) -> None:
     """C-60: it sat idle while the provider was asked; a rotated token would be lost for good."""
     idle = settings.db_idle_in_transaction_seconds if how == "ended" else 0.05
-    gone = "select count(*) = 0 from pg_stat_activity where application_name = 'holdfast token refresh'"
-    end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name like %s"
+    ours = "from pg_stat_activity where datname = current_database() and application_name"
+    gone = f"select count(*) = 0 {ours} = 'holdfast token refresh'"
+    end = f"select pg_terminate_backend(pid) {ours} like %s"
 
     async def breaks(_: str) -> Any:
         if how == "ended":

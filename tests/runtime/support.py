@@ -30,6 +30,11 @@ from holdfast.runtime.worker import Worker
 PATIENCE = 60.0  # seconds until a wait fails its test: much, since a busy machine is slow and not wrong
 PATH = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
 
+# Whether so many listen, in this database.
+LISTENING = (
+    "select count(*) >= %s from pg_stat_activity"
+    " where query ilike 'listen%%' and datname = current_database()"
+)
 # Whoever waits for an advisory lock of this database, and not of that of a test beside.
 AT_A_GATE = (
     "select count(*) > 0 from pg_locks where locktype = 'advisory' and not granted"

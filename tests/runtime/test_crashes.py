@@ -57,7 +57,8 @@ async def test_a_frozen_worker_cannot_commit_its_effect_when_it_wakes(
     await gate.open()  # its handler returns as soon as it wakes, and wants to finish
     zombie.thaw()
     await worker_of(conn, zombie, other_than=old)
-    await until(conn, "select count(*) = 0 from pg_stat_activity where state like 'idle in transaction%%'")
+    left = "select count(*) = 0 from pg_stat_activity where state like 'idle in transaction%%'"
+    await until(conn, f"{left} and datname = current_database()")
     assert await column(conn, "select note from effects") == [new]
     assert await task(conn, task_id) == row
 
@@ -149,7 +150,7 @@ async def test_what_a_dead_worker_had_only_claimed_costs_no_run(
     victim.kill()
     await conn.execute(
         "select pg_terminate_backend(pid, 20000) from pg_stat_activity "
-        "where application_name = 'holdfast worker tasks'"
+        "where application_name = 'holdfast worker tasks' and datname = current_database()"
     )
     await holder.execute("select pg_advisory_unlock(8)")
     other = start()

@@ -890,7 +890,8 @@ async def test_a_frozen_worker_cannot_commit_its_effect_when_it_wakes(
     await gate.open()  # its handler returns as soon as it wakes, and wants to finish
     zombie.thaw()
     await worker_of(conn, zombie, other_than=old)
-    await until(conn, "select count(*) = 0 from pg_stat_activity where state like 'idle in transaction%%'")
+    left = "select count(*) = 0 from pg_stat_activity where state like 'idle in transaction%%'"
+    await until(conn, f"{left} and datname = current_database()")
     assert await column(conn, "select note from effects") == [new]
     assert await everything(conn) == before
 

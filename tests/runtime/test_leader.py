@@ -22,7 +22,18 @@ from holdfast.runtime import presence, queries
 from holdfast.runtime.duties import Duty, guarded
 from holdfast.runtime.presence import Identity
 from holdfast.runtime.worker import Worker
-from runtime.support import Process, column, one, present, until, until_task, until_true, worker_of, working
+from runtime.support import (
+    LISTENING,
+    Process,
+    column,
+    one,
+    present,
+    until,
+    until_task,
+    until_true,
+    worker_of,
+    working,
+)
 
 TERM = 30.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -207,7 +218,10 @@ async def test_a_process_that_freezes_in_an_election_does_not_keep_the_others_fr
 ) -> None:
     """T-39, T-40: wherever its messages stop, the server has done all of the election or nothing of it."""
     await register(conn, "frozen", "other", now=None)
-    held = "select from pg_locks where locktype = 'advisory' and granted"
+    held = (
+        "select from pg_locks where locktype = 'advisory' and granted"
+        " and database = (select oid from pg_database where datname = current_database())"
+    )
     done = "select exists (select from workers where id = 'frozen' and is_leader)"
     async with wired(settings) as (wire, own):
         for _ in range(6):  # psycopg prepares what it has seen five times
@@ -235,7 +249,7 @@ async def test_an_orderly_stop_hands_the_lead_over_at_once(settings: Settings, c
         await until(conn, "select true from workers where is_leader and id = %s", second.id)
         async with working(app) as first:
             await present(conn, first)
-            await until(conn, "select count(*) >= 2 from pg_stat_activity where query ilike 'listen%%'")
+            await until(conn, LISTENING, 2)
             second.stop()
             await until(conn, "select not exists (select from workers where id = %s)", second.id)
             gone = await one(conn, "select clock_timestamp() at time zone 'UTC'")

@@ -92,7 +92,8 @@ LEAVINGS = {
     ),
     "a lock": (
         "select pg_advisory_lock(4711)",
-        "select not exists (select from pg_locks where locktype = 'advisory' and objid = 4711)",
+        "select not exists (select from pg_locks where locktype = 'advisory' and objid = 4711"
+        " and database = (select oid from pg_database where datname = current_database()))",
     ),
     "an ear": ("listen secrets", "select not exists (select from pg_listening_channels())"),
 }

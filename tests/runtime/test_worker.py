@@ -17,6 +17,7 @@ from holdfast.db.pool import Connection
 from holdfast.runtime.worker import Worker
 from runtime.support import (
     ERRANDS,
+    LISTENING,
     PATIENCE,
     add,
     add_many,
@@ -272,7 +273,7 @@ async def test_the_doorbell_wakes_a_worker_that_polls_once_an_hour(
     async with Holdfast(replace(settings, poll_interval=3600)) as app:
         app.handler("note")(lambda payload: None)
         async with working(app):
-            await until(conn, "select count(*) > 0 from pg_stat_activity where query ilike 'listen%%'")
+            await until(conn, LISTENING, 1)
             first = await add(app, "note")
             await until_task(conn, first, "completed")
             second = await add(app, "note")
@@ -330,7 +331,7 @@ async def test_cancelling_a_running_task_stops_its_async_handler_at_once(
             return "a late outcome"
 
         async with working(app):
-            await until(conn, "select count(*) > 0 from pg_stat_activity where query ilike 'listen%%'")
+            await until(conn, LISTENING, 1)
             task_id = await add(app, "wait", key="once")
             await until_task(conn, task_id, "running")
             await app.store("tasks").cancel(await connect(), task_id)

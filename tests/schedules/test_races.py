@@ -218,14 +218,11 @@ async def test_a_process_that_stands_still_in_its_last_transaction_loses_it_and_
         assert settings.database_url
         how: dict[str, Any] = {"fixture_path": tmp_path / "day.json", "lease_timeout_seconds": 300}
         with loop(settings.database_url, tmp_path, "frozen", **how) as frozen:
-            await until(
-                conn,
-                "select count(*) > 0 from pg_locks where locktype = 'advisory' and objid = 7 and not granted",
-            )
+            await until(conn, AT_THE_GATE)
             frozen.freeze()
             await conn.execute("select pg_advisory_unlock(7)")
             waits = "select count(*) = 1 from pg_stat_activity where state = 'idle in transaction'"
-            await until(conn, waits)
+            await until(conn, f"{waits} and datname = current_database()")
             try:
                 with loop(settings.database_url, tmp_path, "other", **how) as other:
                     behind = await here.capture(1)
