@@ -13,7 +13,11 @@ from pathlib import Path
 from conftest import make_home
 
 BIN = Path(os.environ.get("OLDEST_POSTGRES_BIN", "/usr/lib/postgresql/15/bin"))
-OPTIONS = "-c fsync=off -c full_page_writes=off -c max_connections=300 -c timezone=UTC -c listen_addresses="
+# Pages cost what they cost our embedded server, so that plans differ by the version alone.
+OPTIONS = (
+    "-c fsync=off -c full_page_writes=off -c max_connections=300 -c timezone=UTC -c listen_addresses="
+    " -c random_page_cost=1.1"
+)
 
 
 def main() -> int:

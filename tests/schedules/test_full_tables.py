@@ -29,6 +29,7 @@ Database = psycopg.Connection[Any]
 Values = Mapping[str, Any]
 
 PAGE = 51  # rows of a page, and one more
+SMALL = 100  # pages of a table that a planner may well read as a whole
 FEW = 40  # pages of the database for what concerns one session or one day
 SOME = 700  # for a page of rows: each has its images or attempts counted
 
@@ -90,8 +91,9 @@ def indexes(plan: Plan) -> set[str]:
 
 
 def walked(plan: Plan) -> set[str]:
-    """The tables of schedules that are read from end to end."""
-    return {node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"}
+    """The tables of schedules that are read from end to end, but for those whose end is near."""
+    scans = (node for node in nodes(plan) if node["Node Type"] == "Seq Scan")
+    return {node["Relation Name"] for node in scans if buffers(node) > SMALL}
 
 
 def most_sorted(plan: Plan) -> int:
