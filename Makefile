@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 STAMP   = $(VENV)/.installed
 
+# Without bytecode every process compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What depends most on the version of PostgreSQL: the SQL; and on that of Python: what moves, and libraries.
 OLDEST := $(addprefix tests/engine/test_,conformance.py looks.py plans.py turn.py verify.py doctor_tenants.py) \
 	$(addprefix tests/runtime/test_,overview.py pulse.py) \
