@@ -20,6 +20,8 @@ import pytest
 
 from api.kit import serving
 from connectors.servers.base import Asked, Reply, Server, route
+from holdfast import Settings
+from holdfast.apps.connectors import retain
 from holdfast.apps.connectors.catalogue import PROVIDERS
 from holdfast.apps.connectors.normal import KINDS
 from holdfast.apps.connectors.pages import views
@@ -157,3 +159,11 @@ def test_every_provider_kind_and_mood_is_in_a_table() -> None:
     moods = [views.HEALTHY, views.NEW, views.FAILING, views.COOLING, *views.RESTING.values()]
     for mood in moods:
         assert re.search(rf"^\| {mood.word} \| \S", page, re.MULTILINE), mood.word
+
+
+def test_the_times_that_rows_are_kept_are_the_defaults_of_the_settings() -> None:
+    table = PAGE.read_text().split("| rows | kept for | setting |")[1].split("\n\n")[0]
+    listed = {name: int(days) for days, name in re.findall(r"\| (\d+) days? \| `HOLDFAST_(\w+)` \|", table)}
+    kept = ("retain_sync_jobs_days", "retain_deliveries_days", "retain_signals_days")
+    assert listed == {name.upper(): getattr(Settings, name) for name in kept}
+    assert f"| {retain.STATES_DAYS} day |" in table

@@ -7,6 +7,7 @@ import base64
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -18,8 +19,10 @@ from api.kit import A
 from connectors.door import OTHER, REDIRECT, TENANT, House, given, house
 from connectors.servers.github import CLIENT, GitHubServer
 from holdfast import Settings
+from holdfast.api.caller import Caller
 from holdfast.apps.connectors import connections, oauth
 from holdfast.apps.connectors.oauth import challenge
+from holdfast.apps.connectors.personal import connect_by_token
 from holdfast.apps.connectors.protocol import Permanent, RateLimited, Transient, Unsupported
 from holdfast.apps.connectors.service import Connectors
 from holdfast.db.pool import Connection
@@ -324,6 +327,60 @@ async def test_github_there_and_back(settings: Settings, conn: Connection) -> No
                 "/api/connectors/callback/github", params={"state": shown["state"], "code": "c-7"}
             )
             assert wrong(again)[1]["error_type"] == "state_reused"
+
+
+async def test_a_new_connection_syncs_at_once_by_oauth_and_by_token(here: House) -> None:
+    """The worker here does no tick. Connected again before its next time, an account gets no second job."""
+    here.trade.grants_given = [given(), given(access_token="at-4713")]
+    await back(here, state=await state(here), code="c-1")
+    actor = Caller(who="ana", scope="act", tenant=str(TENANT))
+    await connect_by_token(
+        here.service, here.conn, actor, TENANT, provider="shop", external_id="shop-2", token="at-5"
+    )
+    await here.work()
+    ran = "select c.external_id, j.status, j.job_type, j.scheduled_at <= j.started_at as at_once"
+    joined = " from sync_jobs as j join connections as c on c.id = j.connection_id order by 1"
+    done = {"status": "succeeded", "job_type": "incremental", "at_once": True}
+    assert await here.rows(ran + joined) == [{"external_id": f"shop-{n}", **done} for n in (1, 2)]
+    (link, _) = (await connections.listing(here.conn, TENANT)).items
+    sync = await here.sync_of(link)
+    assert datetime.fromisoformat(sync["next_run_at"]) == link.created_at + timedelta(seconds=900)
+    assert sync["last_jitter_seconds"] == 0
+    await back(here, state=await state(here), code="c-2")
+    assert len(await here.jobs(link)) == 1
+
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+async def test_a_browser_gets_a_page_from_the_callback_and_a_program_gets_json(here: House) -> None:
+    """The same request with another Accept header; the page quotes names as text and no code."""
+    here.api = here.app.web()  # pages need the dashboard's templates
+    browser = here.client(Accept=BROWSER)
+    here.trade.grants_given = [given(display_name="<b>Ada</b>")]
+    text = await state(here)
+    shown = await browser.get(BACK, params={"state": text, "code": "code-5555"})
+    assert (shown.status_code, shown.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "Shop is connected" in shown.text
+    assert "&lt;b&gt;Ada&lt;/b&gt;" in shown.text
+    assert not any(secret in shown.text for secret in ("code-5555", text, "at-4711", "rt-4712"))
+    assert shown.headers["referrer-policy"] == "no-referrer"
+    assert await here.count("connections") == 1
+
+    again = await browser.get(BACK, params={"state": text, "code": "code-5555"})
+    assert (again.status_code, again.headers["content-type"]) == (400, "text/html; charset=utf-8")
+    assert "not connected" in again.text
+    assert "was used already" in again.text
+    here.trade.grants_given = [Transient(message="shop answered 500")]
+    failed = await browser.get(BACK, params={"state": await state(here), "code": "c"})
+    assert (failed.status_code, "answered 500" in failed.text) == (502, True)
+    unknown = await browser.get("/api/connectors/callback/nothing", params={"code": "c"})
+    assert (unknown.status_code, unknown.headers["content-type"]) == (404, "text/html; charset=utf-8")
+
+    program = await here.client(Accept="*/*").get(BACK, params={"state": await state(here), "code": "c"})
+    assert program.json()["connection"]["provider"] == "shop"
+    refused = await here.client(Accept="application/json").get(BACK, params={"state": text, "code": "c"})
+    assert refused.headers["content-type"] == "application/problem+json"
 
 
 async def test_no_token_code_or_verifier_is_logged_or_told(

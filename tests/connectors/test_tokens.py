@@ -13,6 +13,7 @@ import pytest
 
 from connectors import kit
 from connectors.kit import ACCESS, FAKE, KEY, REFRESH, Script, Stage, Stop, grant, page
+from connectors.proxy import losing_response
 from holdfast import Settings
 from holdfast.apps.connectors import connections, tokens
 from holdfast.apps.connectors.connections import Link
@@ -279,6 +280,67 @@ async def test_new_tokens_are_written_also_when_the_connection_to_the_database_i
         stage.script.grants = [breaks]
         assert (await stage.account(link)).access_token == NEW
         assert await tokens_of(stage, link) == (NEW, "rotated-9")
+        assert stage.script.of("refresh") == [REFRESH]
+
+
+SESSIONS = "from pg_stat_activity where datname = current_database() and application_name = %s"
+REFRESHING = "holdfast token refresh"
+TERMINATE = f"select pg_terminate_backend(pid) {SESSIONS}"
+
+
+async def test_a_session_lost_before_the_write_leaves_new_tokens_and_an_active_connection(
+    settings: Settings, conn: Connection
+) -> None:
+    """Its advisory lock is gone, too: another process presents the old refresh token and is refused."""
+    answered = Stop()
+    script = Script(grants=[answered.then(grant(refresh="rotated-9")), Permanent(message="invalid_grant")])
+    async with kit.stage(settings, conn, script) as one, kit.stage(settings, conn, script) as two:
+        link = await one.link(expires_in=5)
+        first = asyncio.create_task(one.account(link))
+        await answered.reached()
+        await conn.execute(TERMINATE, (REFRESHING,))
+        await until(conn, f"select count(*) = 0 {SESSIONS}", REFRESHING)
+        with pytest.raises(Permanent):
+            await two.account(link)
+        assert (await one.now(link)).status == "error"
+        answered.go()
+        assert (await first).access_token == NEW
+        assert await tokens_of(one, link) == (NEW, "rotated-9")
+        assert (await one.now(link)).status == "active"
+
+
+async def test_new_tokens_are_written_again_until_a_session_lasts(stage: Stage, connect: Any) -> None:
+    """Each session of the refresh is terminated while it waits to write; the third one is not."""
+    link = await stage.link(expires_in=5)
+    stage.script.grants = [grant(refresh="rotated-9")]
+    holder = await connect()
+    waiting = f"select pid {SESSIONS} and wait_event_type = 'Lock'"
+    async with holder.transaction():
+        await holder.execute("select from connections where id = %s for update", (link.id,))
+        asked = asyncio.create_task(stage.account(link))
+        for _ in range(2):
+            pid = await until(stage.conn, waiting, REFRESHING)
+            await stage.conn.execute("select pg_terminate_backend(%s)", (pid,))
+            await until(stage.conn, f"select count(*) = 0 {SESSIONS} and pid = %s", REFRESHING, pid)
+    assert (await asked).access_token == NEW
+    assert await tokens_of(stage, link) == (NEW, "rotated-9")
+    assert (await stage.now(link)).status == "active"
+    assert stage.script.of("refresh") == [REFRESH]
+
+
+async def test_a_refresh_whose_commit_response_is_lost_returns_the_tokens_that_it_wrote(
+    settings: Settings, conn: Connection
+) -> None:
+    """The outcome of the commit is unknown, and writing again finds the tokens there."""
+    assert settings.database_url
+    cutting = losing_response(settings.database_url, session=REFRESHING.encode(), statement=b"COMMIT")
+    async with cutting as (url, lost), kit.stage(replace(settings, database_url=url), conn) as stage:
+        link = await stage.link(expires_in=5)
+        stage.script.grants = [grant(refresh="rotated-9")]
+        assert (await stage.account(link)).access_token == NEW
+        assert lost.is_set()
+        assert await tokens_of(stage, link) == (NEW, "rotated-9")
+        assert (await stage.now(link)).status == "active"
         assert stage.script.of("refresh") == [REFRESH]
 
 

@@ -43,7 +43,7 @@ from holdfast.db.settings import ProviderSettings, Settings
 from holdfast.engine import intake
 from holdfast.engine.store import Connection
 from holdfast.engine.values import Json
-from holdfast.errors import NotAllowed, NotFound, NotSupported
+from holdfast.errors import InvalidInput, NotAllowed, NotFound, NotSupported
 
 if TYPE_CHECKING:  # httpx is an extra, and nobody is asked anything here
     from holdfast.apps.connectors.http import Http
@@ -350,6 +350,8 @@ async def take_in(
         if (answer := connector.challenge(payload)) is not None:
             json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()  # whether it can be said
             return answer
+    with _stumbling(slug):
+        connector.check_webhook(payload)
     if connection_id is not None:
         link = await _named(conn, tenant_id, slug, connection_id)
     else:
@@ -376,9 +378,11 @@ async def take_in(
 
 @contextmanager
 def _stumbling(slug: str) -> Generator[None]:
-    """What has proved itself is stored, whatever its connector makes of it."""
+    """What has proved itself is stored, whatever its connector makes of it, unless it refuses the body."""
     try:
         yield
+    except InvalidInput:
+        raise
     except Exception as error:
         inbox.stumbled(slug, error)
 

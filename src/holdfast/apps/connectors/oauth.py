@@ -24,7 +24,7 @@ from psycopg.rows import class_row, tuple_row
 
 from holdfast.api import audit
 from holdfast.api.caller import Caller
-from holdfast.apps.connectors import actions, connections, inbox, sql
+from holdfast.apps.connectors import actions, connections, inbox, rounds, sql
 from holdfast.apps.connectors.catalogue import slug_of
 from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.protocol import (
@@ -238,6 +238,7 @@ async def _store(
             metadata=dict(grant.metadata),
         )
         await inbox.wake_waiting(conn, service.store, link)
+        await rounds.schedule_now(conn, service.store, service.settings, link.id)
         who = Caller(who=CALLBACK.who, scope=CALLBACK.scope, tenant=str(tenant_id))
         detail = {"provider": known.slug, "created": made}
         await audit.note(conn, who, "connection connect", row_id=link.id, rows=1, detail=detail)

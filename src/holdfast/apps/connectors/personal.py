@@ -8,7 +8,7 @@ from uuid import UUID
 from holdfast.api import audit
 from holdfast.api.actions import must
 from holdfast.api.caller import Caller
-from holdfast.apps.connectors import actions, connections, inbox
+from holdfast.apps.connectors import actions, connections, inbox, rounds
 from holdfast.apps.connectors.catalogue import slug_of
 from holdfast.apps.connectors.connections import Link
 from holdfast.apps.connectors.service import Connectors
@@ -53,6 +53,8 @@ async def connect_by_token(
             key_id=sealed.key_id,
         )
         await inbox.wake_waiting(conn, service.store, link)
+        if known.auth_type != "webhook-only":
+            await rounds.schedule_now(conn, service.store, service.settings, link.id)
         within = Caller(who=caller.who, scope=caller.scope, tenant=str(tenant_id))
         detail = {"provider": known.slug, "created": made, "by": "token"}
         await audit.note(conn, within, "connection connect", row_id=link.id, rows=1, detail=detail)

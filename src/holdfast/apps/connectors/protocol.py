@@ -238,6 +238,12 @@ class Connector:
         """What to answer a request that only asks whether we are there; None when it is a real delivery."""
         return None
 
+    def check_webhook(self, payload: Json) -> None:
+        """Raise `InvalidInput` for a body that can mean nothing: the sender gets 400 and the field's name.
+
+        For providers whose webhooks are written by hand; a delivery that is refused here is not stored.
+        """
+
     def delivery_id(self, headers: Mapping[str, str], body: bytes) -> str:
         """What tells one delivery from another; a repeated one has the same."""
         return hashlib.sha256(body).hexdigest()

@@ -127,13 +127,18 @@ class Rounds:
         """Schedules some connections in one transaction: all that can be locked, or none."""
         async with self.conn.transaction():
             await self.conn.execute(queries.BRIEF)
-            plans = await self._plans(await self._lock(ids))
-            scheduled = await self._enqueue(plans)
-            patches = {plan.row.id: patch_of(plan, plan.row.id in scheduled) for plan in plans}
-            await self._write(patches)
+            plans, scheduled, patches = await self.schedule(ids)
         mended = [plan for plan in plans if plan.flaws and patches[plan.row.id]]
         self._note(plans, scheduled, mended)
         return Ticked(scheduled=len(scheduled), skipped=len(ids) - len(scheduled), repaired=len(mended))
+
+    async def schedule(self, ids: Sequence[UUID]) -> tuple[list[Plan], frozenset[UUID], Mapping[UUID, Patch]]:
+        """Write jobs and times in the caller's transaction; return plans, ids that got a job, and patches."""
+        plans = await self._plans(await self._lock(ids))
+        scheduled = await self._enqueue(plans)
+        patches = {plan.row.id: patch_of(plan, plan.row.id in scheduled) for plan in plans}
+        await self._write(patches)
+        return plans, scheduled, patches
 
     async def _lock(self, ids: Sequence[UUID]) -> Sequence[Row]:
         async with self.conn.cursor(row_factory=class_row(Row)) as cursor:
@@ -188,6 +193,16 @@ class Rounds:
                 plan.row.id,
                 "; ".join(map(str, plan.flaws)),
             )
+
+
+async def schedule_now(conn: Connection, store: Store, settings: Settings, id: UUID) -> None:
+    """Give a connection that was just made its first job, due at once, in the caller's transaction.
+
+    Without jitter: accounts are connected one by one. Rows that other SQL inserts are left to the tick, which
+    spreads them. One that is connected again and is not due yet gets no job.
+    """
+    ((clock,),) = await rows(conn, queries.CLOCK, {"now": None})
+    await Rounds(conn, store, settings, clock, draw=lambda _, __: 0.0).schedule([id])
 
 
 def patch_of(plan: Plan, scheduled: bool) -> Patch:

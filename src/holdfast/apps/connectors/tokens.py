@@ -18,8 +18,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
-from psycopg import InterfaceError, OperationalError
-from psycopg.errors import IdleInTransactionSessionTimeout
+from psycopg import InterfaceError, InternalError, OperationalError
 from psycopg.rows import class_row
 
 from holdfast.apps.connectors import connections, failures, http, work_queries
@@ -37,7 +36,7 @@ from holdfast.apps.connectors.protocol import (
 )
 from holdfast.apps.connectors.service import Connectors, NoConnector, clock
 from holdfast.engine.store import Connection
-from holdfast.errors import DecryptionError, NotFound
+from holdfast.errors import DatabaseUnavailable, DecryptionError, NotFound
 from holdfast.runtime.duties import Duty
 
 log = logging.getLogger("holdfast.connectors")
@@ -50,7 +49,10 @@ BATCH = 100  # connections in one look of the duty
 
 REFUSALS = (Permanent, Unauthorized, DecryptionError)  # of a refresh: the account must be connected anew
 INNOCENT = (NoConnector, NotSetUp)  # of these, though, it is this process that cannot
-BROKEN = (OperationalError, InterfaceError, IdleInTransactionSessionTimeout)  # the database's connection
+# The session or the server, not the statement; InternalError: idle timeouts, a standby that is read-only.
+LOST_SESSION = (OperationalError, InterfaceError, InternalError, DatabaseUnavailable)
+WRITE_MAX_SECONDS = 300.0  # how long new tokens are kept in memory while the database cannot be reached
+WRITE_RETRY_MAX_SECONDS = 5.0  # the longest pause between two tries
 
 
 # -- using -----------------------------------------------------------------------------------------------
@@ -154,18 +156,37 @@ async def _refresh(service: Connectors, connection_id: UUID, used: bytes | None)
         async with await service.database.connect("token refresh") as conn, conn.transaction():
             await conn.execute(work_queries.REFRESHING, {"id": connection_id})
             answer = await _refresh_alone(conn, service, connection_id, used, given)
-    except BROKEN as error:
+    except LOST_SESSION as error:
         if not given:
             raise
-        # It sat idle while the provider was asked. Who holds the lock by now is judged by `_write`.
-        log.warning(
-            "connection %s: new tokens are written once more (%s)", connection_id, type(error).__name__
-        )
-        async with await service.database.connect("token refresh") as conn, conn.transaction():
-            return await _write(conn, service, given[0])
+        return await _write_again(service, given[0], error)
     if isinstance(answer, Exception):
         raise answer  # now that it is written down
     return answer
+
+
+async def _write_again(service: Connectors, given: Given, error: Exception) -> Link:
+    """Write the tokens of a successful exchange on a new connection, until it succeeds or the time is over.
+
+    Safe to repeat after a commit whose outcome is unknown: tokens that are already written are found there.
+    The advisory lock is not taken again: the session that holds it by now may be waiting for the provider.
+    """
+    deadline, pause = time.monotonic() + WRITE_MAX_SECONDS, 0.1
+    while True:
+        log.warning(
+            "connection %s: database session lost before new tokens were written (%s); writing them again",
+            given.link.id,
+            type(error).__name__,
+        )
+        try:
+            async with await service.database.connect("token refresh") as conn, conn.transaction():
+                return await _write(conn, service, given)
+        except LOST_SESSION as again:
+            if time.monotonic() + pause > deadline:
+                raise
+            error = again
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, WRITE_RETRY_MAX_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +243,11 @@ async def _ask(service: Connectors, link: Link) -> tuple[Grant, str]:
 
 
 async def _write(conn: Connection, service: Connectors, given: Given) -> Link:
-    """Stores the new tokens, unless somebody has connected the account anew meanwhile, or disconnected it."""
+    """Store the new tokens, unless the account was connected again or disconnected in the meantime.
+
+    When the session was lost, another process may have presented the old refresh token too and been refused.
+    The status `error` that it wrote is about the old tokens; the ones written here are good.
+    """
     link, grant = given.link, given.grant
     current = await connections.lock(conn, link.id)
     if current is None:
@@ -234,7 +259,13 @@ async def _write(conn: Connection, service: Connectors, given: Given) -> Link:
     again = _sealed(service, link, grant.refresh_token or given.old)
     ends = None if grant.lifetime is None else given.asked_at + grant.lifetime
     written = await connections.update_tokens_status(
-        conn, link.id, access=access.data, refresh=again.data, key_id=access.key_id, expires_at=ends
+        conn,
+        link.id,
+        access=access.data,
+        refresh=again.data,
+        key_id=access.key_id,
+        expires_at=ends,
+        status="active" if current.status == "error" else connections.KEEP,
     )
     kept = "unchanged" if grant.refresh_token in (None, given.old) else "rotated"
     log.info("connection %s (%s): token refreshed, refresh token %s", link.id, link.provider, kept)

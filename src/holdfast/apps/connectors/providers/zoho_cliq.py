@@ -31,6 +31,7 @@ from holdfast.apps.connectors.protocol import (
 from holdfast.apps.connectors.providers.shape import Thing, part
 from holdfast.apps.connectors.providers.zoho import milliseconds
 from holdfast.apps.connectors.signatures import Scheme
+from holdfast.errors import InvalidInput
 
 # what a handler was called for → the kind
 KINDS = {
@@ -80,9 +81,68 @@ class ZohoCliq(Connector):
             return []
         return list(dict.fromkeys(str(one) for one in ids if isinstance(one, int | str) and one != ""))
 
+    def check_webhook(self, payload: Json) -> None:
+        check(payload)
+
     async def handle_webhook(self, account: Account, delivery: Delivery) -> WebhookResult:
+        try:
+            check(delivery.payload)
+        except InvalidInput as error:
+            raise Permanent(message=f"zoho_cliq: {error}") from None
         with reading(Permanent(message="zoho_cliq: a delivery is not as documented")):
             return WebhookResult(signals=signals_of(delivery.payload, delivery.received_at))
+
+
+def check(payload: Json) -> None:
+    """Raise `InvalidInput` with the field's name for a body that is not as docs/connectors.md has it.
+
+    What is no JSON at all is stored all the same, as for every provider. Messages quote nothing of the body.
+    """
+    if payload is None:
+        return
+    body = as_object(payload)
+    if body is None:
+        raise InvalidInput(field="body", message="must be a JSON object")
+    told = {**body, **_object(body, "params")}
+    data, handler = _object(told, "data"), _object(told, "handler")
+    for name in ("user", "chat", "access"):
+        _object(told, name)
+    _object(_object(told, "access"), "organization", "access.organization")
+    if _event(told, handler) not in KINDS:
+        return
+    field = "data.message" if "operation" in told else "message"
+    message = data.get("message", told.get("message"))
+    if not isinstance(message, str):
+        inner = {} if message is None else as_object(message)
+        if inner is None:
+            raise InvalidInput(field=field, message="must be a text, or an object with the text")
+        for name in ("sender", "content"):
+            _object(inner, name, f"{field}.{name}")
+        _time(inner.get("time"), f"{field}.time")
+    if not message:
+        raise InvalidInput(field=field, message="is missing: a text, or an object with the text")
+    _time(data.get("time"), "data.time")
+    _time(told.get("timestamp"), "timestamp")
+
+
+def _object(thing: Thing, name: str, field: str | None = None) -> Thing:
+    try:
+        return part(thing, name)
+    except ValueError:
+        raise InvalidInput(field=field or name, message="must be an object") from None
+
+
+def _time(value: Json, field: str) -> None:
+    try:
+        if value:
+            milliseconds(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(field=field, message="must be a time in milliseconds since 1970") from None
+
+
+def _event(told: Thing, handler: Thing) -> str:
+    """What the bot's handler was called for; a body that does not say so is a message."""
+    return str(told.get("operation") or handler.get("type") or "message_handler")
 
 
 def _told(payload: Json) -> Thing:
@@ -95,9 +155,9 @@ def signals_of(payload: Json, received_at: datetime) -> tuple[Signal, ...]:
     """What a delivery means; a message without a time of its own was sent when it came."""
     told = _told(payload)
     data = part(told, "data")
-    event = told.get("operation") or part(told, "handler").get("type") or "message_handler"
+    event = _event(told, part(told, "handler"))
     message = _message(data.get("message", told.get("message")))
-    kind = KINDS.get(str(event))
+    kind = KINDS.get(event)
     if kind is None or message is None:
         ignored("a delivery of Zoho Cliq", event)
         return ()

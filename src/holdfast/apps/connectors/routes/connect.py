@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.api import audit
 from holdfast.api.auth import Actor, Here
 from holdfast.apps.connectors import oauth
 from holdfast.apps.connectors.answers import Called, Connect, Connected, Way
+from holdfast.apps.connectors.catalogue import slug_of
 from holdfast.apps.connectors.routes.common import TAG, ProviderName, Service, problems, tenant_of
+from holdfast.dashboard import dress
+from holdfast.errors import HoldfastError
 
 router = APIRouter(prefix="/connectors", tags=[TAG])
 open_router = APIRouter(prefix="/api/connectors", tags=[TAG])
@@ -29,24 +32,49 @@ async def connect(
 
 
 @open_router.get(
-    "/callback/{provider}", summary="What a provider sends people back to", responses=problems(501, 502)
+    "/callback/{provider}",
+    summary="What a provider sends people back to",
+    response_model=Called,
+    responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}} | problems(501, 502),
 )
 async def callback(
+    request: Request,
     provider: ProviderName,
     service: Service,
     state: Annotated[str | None, Query(description="What the way there was given.")] = None,
     code: Annotated[str | None, Query(description="What stands for the tokens.")] = None,
     error: Annotated[str | None, Query(description="Why the provider gave none.")] = None,
-) -> Called:
+) -> Any:
     """Takes what the provider sends back; answers with the connection. For everybody: the state proves it.
 
     A state is used up by the first who brings it, whatever comes with it. What else a provider adds to the
-    address is not read.
+    address is not read. A browser (`Accept: text/html`) gets a page, also when the account was not connected.
     """
     given = {"state": state, "code": code, "error": error}
     params = {name: value for name, value in given.items() if value is not None}
-    link = await oauth.finish(service, provider, params)
+    html = "text/html" in request.headers.get("accept", "")
+    try:
+        link = await oauth.finish(service, provider, params)
+    except HoldfastError as failure:
+        if not html or failure.status == 500:
+            raise
+        title, advice = "The account was not connected", "Start again in the application you came from."
+        return _page(request, failure.status, title=title, detail=str(failure), advice=advice)
+    if html:
+        name = service.provider(slug_of(provider)).display_name
+        detail = f"the account {link.display_name or link.external_id} is connected"
+        return _page(
+            request, 200, title=f"{name} is connected", detail=detail, advice="You can close this window."
+        )
     connected = Connected(
         id=link.id, provider=link.provider, expires_at=link.expires_at, metadata=dict(link.metadata)
     )
     return Called(connection=connected)
+
+
+def _page(request: Request, status: int, **texts: str) -> Response:
+    """Render the callback's page. Its address holds the code, so no other site gets it as the referrer."""
+    response = dress.page(request, "connectors/callback.html", None, status=status, **texts)
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Vary"] = "Accept"
+    return response
