@@ -30,6 +30,7 @@ TITLES = {
     403: "The caller may not do this",
     404: "There is no such thing",
     405: "This cannot be done here",
+    408: "Request timeout",
     409: "The row is in another state, or the key is taken",
     413: "The body is too large",
     429: "Too many requests",

@@ -121,6 +121,14 @@ class Settings(SystemSettings, ScheduleSettings, SyncSettings):
     api_body_bytes: int = setting(
         parsers.at_least(1024), 2 * 2**20, "the largest body of a request, in bytes"
     )
+    api_connections: int = setting(
+        parsers.at_least(16),
+        2000,
+        "connections that `holdfast serve` has open at once; less where the system allows fewer descriptors",
+    )
+    api_request_seconds: float = setting(
+        parsers.seconds, 30.0, "how long a request, with its body, may take to arrive; then it gets 408"
+    )
     tenant_max_priority: int = setting(
         parsers.at_least(0),
         100,
