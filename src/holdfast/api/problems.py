@@ -45,6 +45,7 @@ CODES = {
     403: "NOT_ALLOWED",
     404: "NOT_FOUND",
     405: "METHOD_NOT_ALLOWED",
+    408: "REQUEST_TIMEOUT",
     413: "TOO_LARGE",
 }
 ELSEWHERE = (501, 502)  # it is not built, or a provider's fault: nothing for our own log

@@ -33,7 +33,7 @@ RESERVED_DESCRIPTORS = 64 + ACCEPT_BURST  # beside the connections of clients an
 MIN_CONNECTIONS = 16
 REPORT_SECONDS = 60.0  # between two log lines about the same trouble
 PHRASES = {408: b"Request Timeout", 503: b"Service Unavailable"}
-CODES = {408: "REQUEST_TIMEOUT", 503: "UNAVAILABLE"}
+CODES = {408: problems.CODES[408], 503: problems.Unavailable.code}
 
 _reports: dict[str, tuple[float, int]] = {}  # when it was last logged, and how often it happened since
 
