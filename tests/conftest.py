@@ -115,6 +115,7 @@ def settings(database_url: str) -> Settings:
         leader_term=1.0,
         shutdown_timeout=5.0,
         poll_interval=0.05,
+        min_retry_seconds=0.0,
     )
 
 

@@ -21,12 +21,16 @@ from jwt.algorithms import RSAAlgorithm
 from api.kit import A, B, Served, api_of, served_app
 from holdfast import Holdfast, Settings
 from holdfast.api import jwts, limits
+from holdfast.db.settings import load
+from holdfast.errors import SettingsError
 
 SECRET = "a secret that is shared by two, and long enough"
 ISSUER, AUDIENCE = "https://login.example", "holdfast"
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 STRANGER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-CLAIMS: dict[str, Any] = {"sub": "ana", "scope": "act", "iss": ISSUER, "aud": AUDIENCE}
+CLAIMS: dict[str, Any] = {"sub": "ana", "scope": "act", "operator": True, "iss": ISSUER, "aud": AUDIENCE}
+TENANT_A = {"tenant": A, "operator": None}
+KEY_SETTINGS = ("jwt_jwks_url", "jwt_issuer", "jwt_audience")
 PEM = KEY.public_key().public_bytes(
     serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 )
@@ -101,9 +105,9 @@ def test_both_ways_are_ways(served: Served) -> None:
     for text in (shared(), signed()):
         me = {"who": "jwt:ana", "scope": "act", "tenant": None, "operator": True}
         assert ask(served, text).json() == me
-    assert ask(served, signed(tenant=A)).json()["tenant"] == A
-    assert ask(served, signed(tenant=A)).json()["operator"] is False
-    assert ask(served, signed(tenant=A), **{"X-Tenant-Id": B}).status_code == 403
+    assert ask(served, signed(**TENANT_A)).json()["tenant"] == A
+    assert ask(served, signed(**TENANT_A)).json()["operator"] is False
+    assert ask(served, signed(**TENANT_A), **{"X-Tenant-Id": B}).status_code == 403
     assert Keys.asked == 1
 
 
@@ -154,8 +158,14 @@ def test_what_a_stranger_could_try(served: Served) -> None:
         "an empty subject": signed(sub=""),
         "a subject with a line break": signed(sub="ana\nroot"),
         "a long subject": signed(sub="a" * 300),
-        "a tenant that is no text": signed(tenant=["x"]),
-        "an empty tenant": signed(tenant=""),
+        "a tenant that is no text": signed(tenant=["x"], operator=None),
+        "an empty tenant": signed(tenant="", operator=None),
+        "neither a tenant nor an operator": signed(operator=None),
+        "neither a tenant nor an operator, by the secret": shared(operator=None),
+        "no operator": signed(operator=False),
+        "a tenant and an operator": signed(tenant=A),
+        "an operator that is a word": signed(operator="true"),
+        "an operator that is a number": signed(operator=1),
         "an array as a header": f"{part([1])}.{body}.{signature}",
         "five parts": "a.b.c.d.e",
         "a bomb": f"{part({'alg': 'RS256', 'kid': 'one'})}.{'x' * 9000}.{signature}",
@@ -165,6 +175,16 @@ def test_what_a_stranger_could_try(served: Served) -> None:
         response = ask(served, text)
         assert response.status_code == 401, (name, response.text)
         assert response.json()["code"] == "NOT_ALLOWED", name
+
+
+def test_keys_without_an_issuer_and_an_audience_stop_the_start(settings: Settings) -> None:
+    for missing in ("jwt_issuer", "jwt_audience"):
+        variables = {f"HOLDFAST_{name.upper()}": getattr(settings, name) for name in KEY_SETTINGS}
+        del variables[f"HOLDFAST_{missing.upper()}"]
+        with pytest.raises(SettingsError, match="HOLDFAST_JWT_ISSUER and HOLDFAST_JWT_AUDIENCE"):
+            load(variables, dotenv=None)
+        with pytest.raises(SettingsError, match="jwt_issuer and jwt_audience"):
+            Holdfast(dataclasses.replace(settings, **{missing: None})).web()
 
 
 def test_unknown_kids_do_not_make_us_ask_the_issuer_again_and_again(served: Served) -> None:

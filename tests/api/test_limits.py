@@ -106,6 +106,15 @@ def test_wrong_credentials_are_refused_and_good_ones_of_the_same_address_are_not
     assert slow.client(None).get("/api/me").status_code == 401
 
 
+def test_wrong_session_cookies_are_counted_like_wrong_tokens(served: Served) -> None:
+    wrong = served.client(None, Cookie="holdfast_session=" + "x" * 43)
+    statuses = [wrong.get("/api/me").status_code for _ in range(15)]
+    assert statuses[:10] == [401] * 10
+    assert set(statuses[11:]) == {429}
+    good = served.client(None, Cookie=f"holdfast_session={served.session('admin')}")
+    assert good.get("/api/me").status_code == 200
+
+
 def test_a_body_that_is_too_large_is_refused(slow: Served) -> None:
     client = slow.client("actor")
     path = "/api/ledgers/tasks/rows"

@@ -176,7 +176,7 @@ def test_schemathesis_finds_nothing(served: Served, tmp_path: Path) -> None:
         )
     told = story(served)
     messages = [fail(served, one) for one in messages_of(served)]
-    claims = {"sub": "schemathesis", "scope": "admin", "exp": int(time.time()) + 3600}
+    claims = {"sub": "schemathesis", "scope": "admin", "operator": True, "exp": int(time.time()) + 3600}
     written = CONFIGURATION.format(
         rows=json.dumps(rows),
         connections=json.dumps(connections),

@@ -37,6 +37,7 @@ def environment(bare_environment: dict[str, str], database_url: str) -> dict[str
         "HOLDFAST_DATABASE_URL": database_url,
         "HOLDFAST_PROFILE": "test",
         "HOLDFAST_POLL_INTERVAL": "50ms",
+        "HOLDFAST_MIN_RETRY_SECONDS": "0",
         "HOLDFAST_PORT": "0",
     }
 

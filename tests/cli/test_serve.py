@@ -7,7 +7,6 @@ import logging
 import re
 import signal
 import socket
-import stat
 import subprocess
 import threading
 import time
@@ -21,6 +20,7 @@ from cli.kit import Query, Run, Start
 from conftest import Eventually
 
 LOCAL = {"HOLDFAST_PROFILE": "local"}
+CREATE = "`holdfast token create NAME --scope admin` makes one"
 SECONDS = (
     10  # within which a server must end, whatever is open; far less on a machine with nothing else to do
 )
@@ -56,33 +56,32 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def test_in_profile_local_a_token_is_made_once_and_told_at_every_start(start: Start, folder: Path) -> None:
-    tokens: list[str] = []
-    for _ in range(2):
-        process = start("serve", env=LOCAL)
-        told = intro(process, "log in")
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", told["dashboard"])
-        me = httpx.get(f"{told['dashboard']}/api/me", headers=bearer(told["token"]), timeout=30)
-        assert (me.status_code, me.json()["scope"]) == (200, "admin")
-        assert httpx.get(f"{told['dashboard']}/api/me", timeout=30).status_code == 401
-        assert httpx.get(f"{told['dashboard']}/healthz", timeout=30).status_code == 200
-        process.send_signal(signal.SIGTERM)
-        assert ended(process) == (0, "stopped\n", "")
-        tokens.append(told["token"])
-    assert tokens[0] == tokens[1]
-    kept = folder / "home" / "token"
-    assert kept.read_text().strip() == tokens[0]
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+def admin_token(holdfast: Run) -> str:
+    return holdfast("token", "create", "ana", "--scope", "admin").out.strip()
+
+
+def test_serve_makes_and_prints_no_token(start: Start, folder: Path, query: Query) -> None:
+    process = start("serve", env=LOCAL)
+    told = intro(process, "token")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", told["dashboard"])
+    assert told["token"] == f"there is none yet: {CREATE}"
+    assert httpx.get(f"{told['dashboard']}/api/me", timeout=30).status_code == 401
+    assert httpx.get(f"{told['dashboard']}/healthz", timeout=30).status_code == 200
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == (0, "stopped\n", "")
+    assert query("select count(*) from holdfast_token") == [(0,)]
+    assert not (folder / "home" / "token").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_open_streams_and_long_polls_do_not_keep_it_from_ending(
-    start: Start, query: Query, eventually: Eventually, number: signal.Signals
+    start: Start, holdfast: Run, query: Query, eventually: Eventually, number: signal.Signals
 ) -> None:
+    token = admin_token(holdfast)
     query("insert into job (org_id, type) values (gen_random_uuid(), 'x')")
     ((row,),) = query("select id::text from job")
     process = start("serve", env=LOCAL)
-    told = intro(process, "log in")
+    told = intro(process, "token")
     ways = {
         "stream": "/api/ledgers/job/stream",
         "live": "/live?path=/",
@@ -94,7 +93,7 @@ def test_open_streams_and_long_polls_do_not_keep_it_from_ending(
     def read(name: str) -> None:
         try:
             url = told["dashboard"] + ways[name]
-            with httpx.stream("GET", url, headers=bearer(told["token"]), timeout=60) as answer:
+            with httpx.stream("GET", url, headers=bearer(token), timeout=60) as answer:
                 began.put(name)
                 answer.read()
                 answers.put((name, answer.status_code))
@@ -111,17 +110,20 @@ def test_open_streams_and_long_polls_do_not_keep_it_from_ending(
     assert dict(answers.get(timeout=20) for _ in ways) == {"stream": 200, "live": 200, "wait": 503}
 
 
-def test_a_second_signal_ends_it_at_once(start: Start, query: Query, eventually: Eventually) -> None:
+def test_a_second_signal_ends_it_at_once(
+    start: Start, holdfast: Run, query: Query, eventually: Eventually
+) -> None:
+    token = admin_token(holdfast)
     query("insert into job (org_id, type) values (gen_random_uuid(), 'x')")
     ((row,),) = query("select id::text from job")
     process = start("serve", env=LOCAL)
-    told = intro(process, "log in")
+    told = intro(process, "token")
     host, port = told["dashboard"].removeprefix("http://").split(":")
 
     def wait() -> None:
         url = f"{told['dashboard']}/api/ledgers/job/rows/{row}/wait?seconds=60"
         with pytest.raises(httpx.HTTPError):
-            httpx.get(url, headers=bearer(told["token"]), timeout=60)
+            httpx.get(url, headers=bearer(token), timeout=60)
 
     def closed() -> bool:
         with socket.socket() as knock:
@@ -159,7 +161,7 @@ def test_an_address_of_another_machine_is_one_sentence(holdfast: Run, host: str)
 
 def test_whoever_opens_it_to_the_network_is_warned(start: Start) -> None:
     process = start("serve", "--host", "0.0.0.0", env=LOCAL)
-    told = intro(process, "log in")
+    told = intro(process, "token")
     assert told["dashboard"].startswith("http://127.0.0.1:")
     process.send_signal(signal.SIGTERM)
     code, _, err = ended(process)
@@ -172,7 +174,7 @@ def test_ipv6_is_served(start: Start) -> None:
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     process = start("serve", "--host", "::1", env=LOCAL)
-    told = intro(process, "log in")
+    told = intro(process, "token")
     assert told["dashboard"].startswith("http://[::1]:")
     assert httpx.get(f"{told['dashboard']}/healthz", timeout=30).status_code == 200
 
@@ -212,7 +214,7 @@ def test_requests_are_logged_when_we_debug_and_only_then(start: Start) -> None:
 def test_the_life_of_a_token(holdfast: Run, start: Start, query: Query) -> None:
     process = start("serve")
     told = intro(process, "token")
-    assert told["token"] == "there is none yet: `holdfast token create NAME --scope admin` makes one"
+    assert told["token"] == f"there is none yet: {CREATE}"
     done = holdfast("token", "create", "ana", "--scope", "act")
     assert done.code == 0
     text = done.out.strip()
@@ -241,8 +243,7 @@ def test_the_life_of_a_token(holdfast: Run, start: Start, query: Query) -> None:
     assert noted == [("token create", name, None), *revoked]
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 0
-    again = intro(start("serve"), "API")
-    assert "token" not in again
+    assert intro(start("serve"), "token")["token"] == CREATE
 
 
 def test_a_token_of_a_tenant_that_expires(

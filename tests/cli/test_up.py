@@ -32,14 +32,16 @@ def home() -> Iterator[Path]:
 
 
 def test_up_runs_on_an_embedded_server_and_stops_it_again(holdfast: Run, home: Path) -> None:
-    done = holdfast("up", "--for", "8", bare=True, env={"HOLDFAST_HOME": str(home), "HOLDFAST_PORT": "0"})
+    env = {"HOLDFAST_HOME": str(home), "HOLDFAST_PORT": "0"}
+    done = holdfast("up", "--for", "8", bare=True, env=env)
     assert (done.code, done.err) == (0, "")
     intro = done.out.splitlines()[:16]
     assert "is running: a worker with the handlers of holdfast.demo:app" in intro[0]
     assert "`holdfast db url`" in intro[1]
     assert str(home / "postgres") in intro[2] or "/var/lib/holdfast" in intro[2]
     assert re.fullmatch(r"  dashboard http://127\.0\.0\.1:\d+", intro[4])
-    assert intro[6] == f"  token     {(home / 'token').read_text().strip()}"
+    token = (home / "token").read_text().strip()
+    assert intro[6] == f"  token     {token}"
     assert "Ctrl-C" in intro[8]
     for command in ("top", "list job", "show job ID", "job timeline ID", "requeue job ID"):
         assert any(line.startswith(f"  holdfast {command}  ") for line in intro[10:])
@@ -49,6 +51,9 @@ def test_up_runs_on_an_embedded_server_and_stops_it_again(holdfast: Run, home: P
     assert done.out.splitlines()[-1] == "stopped, and PostgreSQL with it; the data stays"
     assert not embedded.status(home).running
     assert "works for job, tasks" in (home / "holdfast.log").read_text()
+    again = holdfast("up", "--for", "1", "--no-demo", bare=True, env=env)
+    assert again.out.splitlines()[6] == f"  token     is in {home / 'token'}"
+    assert token not in again.out
 
 
 def test_a_demo_job_goes_through_its_stages_or_fails_where_it_is_told_to(
@@ -101,8 +106,9 @@ def test_a_terminal_gets_one_screen_that_is_redrawn_in_place(terminal: Show, que
     ):
         assert words in text
     assert text.count("Holdfast ") == 1
-    token = re.findall(r"token +(hf_\S+)", text)[0]
-    assert text.count(token) > 2  # at the beginning, and on the screen whenever it is drawn
+    assert "hf_" not in text  # a database of somebody's own: no token is made there, and none is shown
+    assert query("select count(*) from holdfast_token") == [(0,)]
+    assert text.count("holdfast token create NAME") > 2  # at the beginning, and whenever it is drawn
     assert text.count("dashboard http://127.0.0.1:") > 2
     assert "works for" not in text  # that is in the log
     assert "WARNING" not in text
@@ -132,8 +138,9 @@ def test_up_looks_again_soon_after_the_database_was_away(
 
 
 def test_the_dashboard_is_served_beside_the_worker(
-    start: Start, folder: Path, eventually: Eventually
+    start: Start, holdfast: Run, folder: Path, eventually: Eventually
 ) -> None:
+    token = holdfast("token", "create", "ana").out.strip()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         process = start("up", env={"HOLDFAST_PROFILE": "local", "HOLDFAST_PORT": port})
@@ -141,7 +148,7 @@ def test_the_dashboard_is_served_beside_the_worker(
         told = dict(line.split(maxsplit=1) for line in iter(process.stdout.readline, "  stop      Ctrl-C\n"))
     address, note = told["dashboard"].strip().split(" ", 1)
     assert note == f"(port {port} is taken)"
-    headers = {"Authorization": f"Bearer {told['token'].strip()}"}
+    headers = {"Authorization": f"Bearer {token}"}
     with httpx.Client(base_url=address, headers=headers, timeout=30) as client:
         eventually(lambda: client.get("/api/overview").json()["workers"])
         with client.stream("GET", "/api/ledgers/job/stream") as stream:

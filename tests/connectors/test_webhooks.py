@@ -580,7 +580,7 @@ async def test_an_operators_jwt_opens_the_door_where_providers_bring_no_tokens(
 ) -> None:
     """C-46: where they do, a token in that header is the provider's proof, and nothing of ours is asked."""
     secret = "only operators and the server know it"
-    claims = {"sub": "ops", "scope": "act", "exp": int(time.time()) + 3600}
+    claims = {"sub": "ops", "scope": "act", "operator": True, "exp": int(time.time()) + 3600}
     bearer = {"Authorization": f"Bearer {jwt.encode(claims, secret, 'HS256')}"}
     own = {"jira": ProviderSettings(webhook_secret="jira-secret-77")}
     async with house(settings, conn, jwt_secret=secret, providers=own) as here:

@@ -154,6 +154,13 @@ def test_a_handler_may_choose_its_own_wait() -> None:
     assert decide(TASKS, claim, Retry(after=float("nan"))).delay == 0
 
 
+def test_a_bad_run_waits_for_the_smallest_wait_whatever_is_asked_for() -> None:
+    for asked in (BAD, Retry(after=0), Retry(after=0.1)):
+        assert decide(TASKS, claimed(TASKS), asked, draw=lambda: 0.0, min_wait=0.5).delay == 0.5
+    assert decide(TASKS, claimed(TASKS), Retry(after=7.5), min_wait=0.5).delay == 7.5
+    assert decide(TASKS, claimed(TASKS), Snooze(0), min_wait=0.5).delay == 0
+
+
 @pytest.mark.parametrize(
     ("backoff", "exponent", "low", "high"),
     [

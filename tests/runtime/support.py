@@ -248,6 +248,7 @@ class Process:
                 [sys.executable, "-m", "runtime.program", *options],
                 env=os.environ
                 | {"PYTHONPATH": PATH, "HOLDFAST_DATABASE_URL": url, "HOLDFAST_PROFILE": "test"}
+                | {"HOLDFAST_MIN_RETRY_SECONDS": "0"}
                 | variables,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -149,7 +149,7 @@ async def test_the_settings_of_the_backoff_reach_the_worker(database_url: str, c
     variables = {"BASE": "100s", "CAP": "250s", "JITTER": "0"}
     environ = {f"HOLDFAST_JOB_BACKOFF_{name}": value for name, value in variables.items()}
     environ |= {"HOLDFAST_DATABASE_URL": database_url, "HOLDFAST_PROFILE": "test"}
-    settings = load(environ, dotenv=None)
+    settings = load(environ | {"HOLDFAST_MIN_RETRY_SECONDS": "50s"}, dotenv=None)
     assert settings.warnings == ()
     waits = "select extract(epoch from run_at - updated_at)::float from job where id = %s"
     async with Holdfast(settings) as app:
@@ -164,8 +164,8 @@ async def test_the_settings_of_the_backoff_reach_the_worker(database_url: str, c
             assert (await job(conn, keys["exp"]))["status"] == "failed"
             assert await one(conn, waits, keys["exp"]) == exp
             assert await one(conn, waits, keys["fixed"]) == 100
+            assert await one(conn, waits, keys["none"]) == 50  # never less than the smallest wait
             await conn.execute("update job set run_at = now() where status = 'failed'")  # time passes
-        assert (await job(conn, keys["none"]))["status"] == "dead_letter"  # it waited for nothing
 
 
 async def test_jitter_is_a_tenth_by_default_and_the_first_wait_a_second(
@@ -185,6 +185,28 @@ async def test_jitter_is_a_tenth_by_default_and_the_first_wait_a_second(
     waits = await column(conn, query)
     assert len(waits) > 1
     assert all(0.9 <= wait <= 1.1 for wait in waits)
+
+
+async def test_no_policy_and_no_handler_lets_a_failing_job_run_again_at_once(
+    database_url: str, conn: Connection
+) -> None:
+    """By default a bad run is followed by a wait, also where the row or the handler asks for none."""
+    plain = load({"HOLDFAST_DATABASE_URL": database_url, "HOLDFAST_PROFILE": "test"}, dotenv=None)
+    async with Holdfast(plain) as app:
+
+        @app.handler("fails")
+        async def fails() -> None:
+            raise ValueError
+
+        @app.handler("at once")
+        async def at_once() -> Retry:
+            return Retry("again", after=0)
+
+        await add(conn, "fails", backoff="none", limit=100)
+        await add(conn, "at once", limit=100)
+        await drain(app, **JOBS)
+    waits = await column(conn, "select extract(epoch from run_at - updated_at)::float from job")
+    assert waits == [0.5, 0.5]
 
 
 async def test_a_worker_does_not_run_a_failed_job_before_its_time(app: Holdfast, conn: Connection) -> None:
@@ -567,6 +589,32 @@ async def test_progress_of_a_job_that_was_called_off_changes_nothing(app: Holdfa
         await wait_for(ended)
     assert [error.fields["id"] for error in lost] == [key]
     assert await everything(conn) == before
+
+
+async def test_beyond_its_limit_of_events_progress_only_checks_the_claim(
+    settings: Settings, conn: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost: list[ClaimLost] = []
+    async with Holdfast(replace(settings, max_progress_events=3)) as app:
+
+        @app.handler("steps")
+        async def steps(ctx: Context) -> None:
+            for percent in range(9):
+                await ctx.progress(percent, "copying")
+            await app.cancel("job", ctx.job.id)
+            try:
+                await ctx.progress(100)
+            except ClaimLost as error:
+                lost.append(error)
+                raise
+
+        key = await add(conn, "steps")
+        await drain(app, **JOBS)
+    assert [error.fields["id"] for error in lost] == [key]
+    assert (await verbs(conn, key)).count("progress") == 3
+    assert [line.message for line in caplog.records if "progress events" in line.message] == [
+        "progress events limited to 3 in one run; writing no more"
+    ]
 
 
 # -- effects ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from holdfast import tracing
 from holdfast.api import audit
 from holdfast.api.caller import Caller, Scope
 from holdfast.api.site import Site
+from holdfast.db.settings import Settings
 from holdfast.engine import reading, tenants
 from holdfast.engine.store import Connection, Store
 from holdfast.engine.values import Filter, Item, Json, Receipt, Row
@@ -69,7 +70,25 @@ def _prepared(site: Site, caller: Caller, store: Store, item: Item, where: str =
         if item.tenant is not None and not _same_tenant(store, item.tenant, caller.tenant):
             raise NotAllowed(message=f"{where}tenant: {item.tenant} is not yours")
         item = replace(item, tenant=caller.tenant)
+    check_tenant_bounds(site.settings, caller, item, where)
     return fit(store.ledger, site.handlers, item, where)
+
+
+def check_tenant_bounds(settings: Settings, caller: Caller, item: Item, where: str = "") -> None:
+    """Refuse what would let one tenant's rows crowd out everyone else's; operators have the full range."""
+    if not caller.bound:
+        return
+    whose = "with a tenant's token"
+    most = settings.tenant_max_priority
+    if item.priority is not None and not -most <= item.priority <= most:
+        message = f"must lie between {-most} and {most} {whose}, not {item.priority}"
+        raise InvalidInput(field=f"{where}priority", message=message)
+    most = settings.tenant_max_attempts
+    if item.limit is not None and item.limit > most:
+        raise InvalidInput(field=f"{where}limit", message=f"must be at most {most} {whose}, not {item.limit}")
+    if item.backoff == "none" and not settings.min_retry_seconds:
+        message = f"must be fixed or exp {whose}: HOLDFAST_MIN_RETRY_SECONDS is 0, and none would not wait"
+        raise InvalidInput(field=f"{where}backoff", message=message)
 
 
 def _same_tenant(store: Store, one: Any, other: Any) -> bool:

@@ -58,24 +58,32 @@ async def identify(request: HTTPConnection) -> Caller | None:
     cookie = _cookie(request)
     if cookie is None:
         return None
-    site: Site = request.app.state.site
-    async with site.connection() as conn:
-        return await tokens.find_session(conn, cookie)
+    found = await _by_cookie(request, cookie)
+    if found is None:
+        _count_failure(request)
+    return found
 
 
 async def still_known(request: HTTPConnection) -> Caller | None:
     """Who asks, looked at again while a stream is open: somebody who was known once is no wrong guess."""
     bearer = _bearer(request)
-    return await identify(request) if bearer is None else await _by_text(request, bearer)
+    if bearer is not None:
+        return await _by_text(request, bearer)
+    cookie = _cookie(request)
+    return None if cookie is None else await _by_cookie(request, cookie)
 
 
 async def verify(request: HTTPConnection, text: str) -> Caller | None:
     """Whose token or JWT a text is. Wrong ones are counted: too many of one address are `TooMany`."""
     caller = await _by_text(request, text)
     if caller is None:
-        limits: Limits = request.app.state.limits
-        limits.failed(request.client.host if request.client else "")
+        _count_failure(request)
     return caller
+
+
+def _count_failure(request: HTTPConnection) -> None:
+    limits: Limits = request.app.state.limits
+    limits.failed(request.client.host if request.client else "")
 
 
 async def _by_text(request: HTTPConnection, text: str) -> Caller | None:
@@ -85,6 +93,12 @@ async def _by_text(request: HTTPConnection, text: str) -> Caller | None:
     site: Site = request.app.state.site
     async with site.connection() as conn:
         return await tokens.verify(conn, text)
+
+
+async def _by_cookie(request: HTTPConnection, cookie: str) -> Caller | None:
+    site: Site = request.app.state.site
+    async with site.connection() as conn:
+        return await tokens.find_session(conn, cookie)
 
 
 def _bearer(request: HTTPConnection) -> str | None:

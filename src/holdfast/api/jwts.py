@@ -7,6 +7,7 @@ algorithm chooses between those that are set up, and never what a key is used fo
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -16,7 +17,9 @@ import jwt
 from holdfast.api.caller import SCOPES, Caller, Scope
 from holdfast.api.problems import Unavailable
 from holdfast.db.settings import Settings
+from holdfast.errors import SettingsError
 
+log = logging.getLogger("holdfast.api")
 LEEWAY = 30.0  # seconds by which clocks may differ
 LONGEST = 8192  # characters of a token
 SUBJECT = 200  # characters of who it is about
@@ -32,6 +35,9 @@ class Jwts:
         self._secret = settings.jwt_secret
         self._issuer, self._audience = settings.jwt_issuer, settings.jwt_audience
         url = settings.jwt_jwks_url
+        if url and not (self._issuer and self._audience):  # as `load` refuses it, for settings made in code
+            problem = "jwt_jwks_url needs jwt_issuer and jwt_audience"
+            raise SettingsError(title="some settings are wrong:", problems=[problem])
         self._away = 0.0  # until when the server of the keys is not asked again
         self._keys = jwt.PyJWKClient(url, lifespan=CACHED, timeout=PATIENCE) if url else None
 
@@ -96,11 +102,19 @@ def _away() -> Unavailable:
 
 
 def _caller(claims: dict[str, Any]) -> Caller | None:
-    """The caller that the claims mean; None when they give no scope of ours."""
+    """Return the caller whom the claims describe; None when they give no scope of ours.
+
+    `tenant` names the tenant whose rows are meant, `"operator": true` means every tenant's. A token with
+    neither, or with both, is refused: an issuer that forgets a claim must not make an operator.
+    """
     subject, tenant, scope = claims.get("sub"), claims.get("tenant"), _scope(claims.get("scope"))
+    operator = claims.get("operator", False)
     if not isinstance(subject, str) or not subject.isprintable() or not 1 <= len(subject) <= SUBJECT:
         return None
-    if scope is None or not (tenant is None or _is_name(tenant)):
+    if scope is None or not isinstance(operator, bool) or not (tenant is None or _is_name(tenant)):
+        return None
+    if operator is (tenant is not None):
+        log.info('JWT of %s refused: it must have either a "tenant" claim or "operator": true', subject)
         return None
     return Caller(who=f"jwt:{subject}", scope=scope, tenant=tenant, bound=tenant is not None)
 

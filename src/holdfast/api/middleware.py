@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import tracing
@@ -45,6 +46,8 @@ class Around:
 
         try:
             await self._app(scope, receive, sending)
+        except ClientDisconnect:  # before its body had arrived: there is nothing to answer, and no mistake
+            span.fail("ClientDisconnect", "the client closed the connection")
         except Exception as error:
             response = problems.unexpected(error, f"{scope['method']} {self._routes.name(scope)}")
             span.fail(type(error).__name__, "unexpected")

@@ -30,6 +30,7 @@ TITLES = {
     403: "The caller may not do this",
     404: "There is no such thing",
     405: "This cannot be done here",
+    408: "Request timeout",
     409: "The row is in another state, or the key is taken",
     413: "The body is too large",
     429: "Too many requests",
@@ -44,6 +45,7 @@ CODES = {
     403: "NOT_ALLOWED",
     404: "NOT_FOUND",
     405: "METHOD_NOT_ALLOWED",
+    408: "REQUEST_TIMEOUT",
     413: "TOO_LARGE",
 }
 ELSEWHERE = (501, 502)  # it is not built, or a provider's fault: nothing for our own log

@@ -140,17 +140,24 @@ def _digest(secret: str) -> bytes:
 # -- the token of this machine ---------------------------------------------------------------------------
 
 
-async def local(conn: Connection, home: Path) -> str:
-    """The text of this machine's own admin token, from <home>/token; made there if it is not, or not good."""
-    path = home / "token"
+async def create_first(conn: Connection, home: Path) -> str | None:
+    """Make an admin token for this machine, keep it in <home>/token, and return its text.
+
+    Only where there was never any token; else None: a token that was revoked does not come back.
+    """
     async with conn.transaction():
         await conn.execute(queries.LOCAL_LOCK)
-        text = await asyncio.to_thread(_read, path)
-        if text and await verify(conn, text):
-            return text
+        if await every(conn):
+            return None
         _, text = await create(conn, LOCAL, "admin", by="holdfast")
-        await asyncio.to_thread(_write, path, text)
+        await asyncio.to_thread(_write, home / "token", text)
         return text
+
+
+async def is_kept(conn: Connection, home: Path) -> bool:
+    """Whether <home>/token has a token that is good."""
+    text = await asyncio.to_thread(_read, home / "token")
+    return bool(text and await verify(conn, text))
 
 
 def _read(path: Path) -> str | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EXTRA = "server"
 PARTS = ("fastapi", "jinja2", "jwt", "prometheus_client", "python_multipart", "uvicorn")  # what it installs
 LOGIN = "with this token; programs send it as `Authorization: Bearer TOKEN`"
-NO_TOKEN = "there is none yet: `holdfast token create NAME --scope admin` makes one"  # noqa: S105
+CREATE_TOKEN = "`holdfast token create NAME --scope admin` makes one"  # noqa: S105
 EXPOSED = (
     "holdfast: others on the network can reach this. Tokens protect it, but nothing is encrypted: "
     "put a proxy with TLS before it, or listen on 127.0.0.1"
@@ -86,15 +86,20 @@ async def _serve(app: Holdfast, bound: socket) -> None:
     output.said("stopped")
 
 
-async def doorway(app: Holdfast, url: str) -> dict[str, str]:
-    """Where the server is and how to come in, line by line."""
+async def doorway(app: Holdfast, url: str, *, creates_token: bool = False) -> dict[str, str]:
+    """Return where the server is and how to log in, line by line.
+
+    A token is printed at one moment only: when the embedded database gets its first one.
+    """
     from holdfast.api import tokens
 
-    told = {"dashboard": url, "API": f"{url}/docs"}
+    lines, settings = {"dashboard": url, "API": f"{url}/docs"}, app.settings
+    own = settings.profile == "local" and settings.database_url is None  # a database of this machine's user
     async with app.database.connection() as conn:
-        if app.settings.profile == "local":
-            text = await tokens.local(conn, app.settings.home)
-            return told | {"token": text, "log in": LOGIN}
-        if not await tokens.every(conn) and not (app.settings.jwt_secret or app.settings.jwt_jwks_url):
-            told["token"] = NO_TOKEN
-    return told
+        if own and creates_token and (text := await tokens.create_first(conn, settings.home)):
+            return lines | {"token": text, "log in": LOGIN}
+        if own and await tokens.is_kept(conn, settings.home):
+            return lines | {"token": f"is in {settings.home / 'token'}"}
+        if await tokens.every(conn) or settings.jwt_secret or settings.jwt_jwks_url:
+            return lines | {"token": CREATE_TOKEN}
+        return lines | {"token": f"there is none yet: {CREATE_TOKEN}"}

@@ -13,10 +13,18 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
+from holdfast.cli.connections import (
+    ACCEPT_BURST,
+    Connections,
+    HttpConnection,
+    Listener,
+    connection_limit,
+)
 from holdfast.errors import HoldfastError
 from holdfast.platform import Holdfast
 
@@ -41,11 +49,11 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
     except (socket.gaierror, UnicodeError):  # a name that DNS does not allow is refused by Python's codec
         raise OSError(errno.EADDRNOTAVAIL, WHY[errno.EADDRNOTAVAIL], host) from None
-    bound = socket.socket(family, kind, protocol)
+    bound = Listener(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        bound.listen(128)
+        bound.listen()
     except OSError as error:
         bound.close()
         number = error.errno or 0
@@ -83,13 +91,17 @@ class Server(uvicorn.Server):
         self.bound = bound
         chatty = logging.getLogger().isEnabledFor(logging.DEBUG)
         logging.getLogger("uvicorn.access").addFilter(_without_query)
+        limit = connection_limit(app.settings.api_connections, app.settings.db_max_connections)
+        connections = Connections(limit, app.settings.api_request_seconds)
         super().__init__(
             uvicorn.Config(
                 self.ending,
                 log_config=None,  # its loggers pass everything on to ours
                 log_level="debug" if chatty else "warning",
                 access_log=chatty,
+                http=cast("Any", partial(HttpConnection, connections)),
                 ws="none",
+                backlog=ACCEPT_BURST,
                 server_header=False,
                 forwarded_allow_ips=list(app.settings.trusted_proxies),
                 timeout_graceful_shutdown=round(LAST),

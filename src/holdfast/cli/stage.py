@@ -95,7 +95,7 @@ class Stage:
             bound = listen(self.settings.host, 0)
             note = f" (port {self.settings.port} is taken)"
         self.server = Server(self.app, bound)
-        told = await doorway(self.app, address(bound))
+        told = await doorway(self.app, address(bound), creates_token=True)
         return {**told, "dashboard": told["dashboard"] + note}
 
     def _screen(self, web: dict[str, str]) -> Screen:

@@ -99,6 +99,10 @@ def seconds(text: str) -> float:
     return seconds
 
 
+def seconds_or_zero(text: str) -> float:
+    return 0.0 if re.fullmatch(r"0{1,9}(\.0{1,9})?\s*(ms|s|m|h|)", text) else seconds(text)
+
+
 def share(text: str) -> float:
     if not re.fullmatch(r"0?\.[0-9]{1,9}|[01](\.0{1,9})?", text):
         raise ValueError(f"must be a share between 0 and 1, like 0.1, not {text!r}")

@@ -99,6 +99,12 @@ class Settings(SystemSettings, ScheduleSettings, SyncSettings):
     job_backoff_jitter: float = setting(
         parsers.share, 0.1, "the share by which a failed job waits longer or shorter, by chance: 0 to 1"
     )
+    min_retry_seconds: float = setting(
+        parsers.seconds_or_zero, 0.5, "the smallest wait between a bad run of a row and its next; 0 for none"
+    )
+    max_progress_events: int = setting(
+        parsers.at_least(1), 1000, "progress events that one run of a row writes at most, at least 1"
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = choice(
         "INFO",
         ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
@@ -114,6 +120,22 @@ class Settings(SystemSettings, ScheduleSettings, SyncSettings):
     )
     api_body_bytes: int = setting(
         parsers.at_least(1024), 2 * 2**20, "the largest body of a request, in bytes"
+    )
+    api_connections: int = setting(
+        parsers.at_least(16),
+        2000,
+        "connections that `holdfast serve` has open at once; less where the system allows fewer descriptors",
+    )
+    api_request_seconds: float = setting(
+        parsers.seconds, 30.0, "how long a request, with its body, may take to arrive; then it gets 408"
+    )
+    tenant_max_priority: int = setting(
+        parsers.at_least(0),
+        100,
+        "the highest priority that a tenant's token may give a row; the lowest is this number below 0",
+    )
+    tenant_max_attempts: int = setting(
+        parsers.at_least(0), 25, "the largest attempt limit that a tenant's token may give a row"
     )
     session_hours: int = setting(parsers.at_least(1), 12, "how long a login to the dashboard lasts, in hours")
     jwt_secret: str | None = setting(

@@ -24,8 +24,13 @@ def decide(
     ending: Ending,
     backoff: Backoff | None = None,
     draw: Callable[[], float] = random.random,
+    *,
+    min_wait: float = 0.0,
 ) -> Move:
-    """What becomes of a claimed row whose run ended so. Waits by `backoff`, or else by the ledger's own."""
+    """What becomes of a claimed row whose run ended so. Waits by `backoff`, or else by the ledger's own.
+
+    `min_wait` is the smallest number of seconds between a bad run and the next, however the wait is chosen.
+    """
     backoff = backoff or ledger.backoff
     match ending:
         case Done(result, then):
@@ -41,10 +46,10 @@ def decide(
             return Move(verb="cancel" if allowed else "reject", claim=claim, fault=fault)
         case Retry(reason, after, code, facts):
             fault = Fault(code=str(code), message=str(reason), facts=facts)
-            return _bad_run(ledger, claim, fault, after, backoff, draw)
+            return _bad_run(ledger, claim, fault, after, backoff, draw, min_wait)
         case Crashed(code, message, trace):
             fault = Fault(code=code, message=message, trace=trace)
-            return _bad_run(ledger, claim, fault, None, backoff, draw)
+            return _bad_run(ledger, claim, fault, None, backoff, draw, min_wait)
         case _:
             assert_never(ending)
 
@@ -103,6 +108,7 @@ def _bad_run(
     after: float | None,
     backoff: Backoff,
     draw: Callable[[], float],
+    min_wait: float,
 ) -> Move:
     if not ledger.lifecycle.of("retry"):
         verb: Verb = "exhaust" if ledger.lifecycle.of("exhaust") else "reject"
@@ -110,7 +116,7 @@ def _bad_run(
     if _last(ledger, claim):
         return Move(verb="exhaust", claim=claim, fault=fault)
     delay = backoff.delay(_exponent(ledger, claim), draw, claim.policy) if after is None else _wait(after)
-    return Move(verb="retry", claim=claim, fault=fault, delay=delay)
+    return Move(verb="retry", claim=claim, fault=fault, delay=max(delay, min_wait))
 
 
 def _exponent(ledger: Ledger, claim: Claimed) -> int:

@@ -21,7 +21,7 @@ from holdfast.engine.ledger import Ledger
 from holdfast.engine.outcomes import Done
 from holdfast.engine.store import Store
 from holdfast.engine.values import Claimed, Move
-from holdfast.errors import InvalidInput
+from holdfast.errors import ClaimLost, InvalidInput
 
 Log = logging.LoggerAdapter[logging.Logger]
 logger = logging.getLogger("holdfast.job")
@@ -40,6 +40,7 @@ class Context:
         self.finished: Move | None = None  # the end of the run, when the handler has written it itself
         self._database = database
         self._finishing = finishing
+        self._progress_events = 0
 
     @cached_property
     def cancelled(self) -> threading.Event:
@@ -71,7 +72,20 @@ class Context:
         return self.job.fence
 
     async def progress(self, percent: float | None = None, stage: str | None = None) -> None:
-        """Tells how far the run has come; raises `ClaimLost` when the row is no longer ours."""
+        """Writes an event that tells how far the run has come; raises `ClaimLost` when the row is not ours.
+
+        One run writes at most HOLDFAST_MAX_PROGRESS_EVENTS of them; after that only the claim is checked.
+        """
+        limit = self._database.settings.max_progress_events
+        self._progress_events += 1
+        if self._progress_events > limit:
+            if self._progress_events == limit + 1:
+                self.log.warning("progress events limited to %d in one run; writing no more", limit)
+            async with self._database.connection() as conn:
+                held = await self.store.heartbeat(conn, [self.job])
+            if self.job.id not in held:
+                raise ClaimLost(what=self.store.ledger.name, id=self.job.id, fence=self.job.fence)
+            return
         async with self._database.connection() as conn:
             await self.store.progress(conn, self.job, percent, stage)
         self.log.info("%s%s", stage or "progress", "" if percent is None else f" {percent:g}%")

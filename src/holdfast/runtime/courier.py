@@ -336,10 +336,11 @@ class Courier:
             said = absorb(ending.message, MESSAGE_LENGTH)  # a log takes no more than a column does
             trace = ending.trace and absorb(ending.trace)
             log.warning("%s %s: %s", self.ledger.name, claim.id, said, extra={"trace": trace})
+        waits = self.database.settings.min_retry_seconds
         try:
-            return decide(self.ledger, claim, ending, backoff)
+            return decide(self.ledger, claim, ending, backoff, min_wait=waits)
         except Exception as error:  # an answer that nobody can make sense of is a bad run
-            return decide(self.ledger, claim, crash_of(error), backoff)
+            return decide(self.ledger, claim, crash_of(error), backoff, min_wait=waits)
 
 
 def _unwritten(telling: Telling, error: Exception, *, lost: bool) -> Unwritten:

@@ -317,7 +317,10 @@ class Pump:
                     self.unwritable.add(move.claim.id)
                 else:
                     crash = Crashed(code=UNWRITABLE, message=f"its {move.verb} cannot be written: {error}")
-                    self.moves.append(decide(self.ledger, move.claim, crash, self.share.backoff))
+                    waits = self.database.settings.min_retry_seconds
+                    self.moves.append(
+                        decide(self.ledger, move.claim, crash, self.share.backoff, min_wait=waits)
+                    )
         self._wake.set()
         return moved
 

@@ -69,6 +69,7 @@ class Runner:
         self.store = share.store
         self.ledger = share.store.ledger
         self.backoff = share.backoff
+        self.min_wait = database.settings.min_retry_seconds
         self.database = database
         self.handlers = handlers
         self.places = places
@@ -126,9 +127,9 @@ class Runner:
             trace = ending.trace and absorb(ending.trace)
             log.warning("%s %s: %s", self.ledger.name, claim.id, said, extra={"trace": trace})
         try:
-            return decide(self.ledger, claim, ending, handler.backoff or self.backoff)
+            return decide(self.ledger, claim, ending, handler.backoff or self.backoff, min_wait=self.min_wait)
         except Exception as error:  # an answer that makes no sense is a bad run, not the worker's end
-            return decide(self.ledger, claim, crash_of(error), self.backoff)
+            return decide(self.ledger, claim, crash_of(error), self.backoff, min_wait=self.min_wait)
 
     async def _ended_itself(self, context: Context) -> bool:
         """Whether the handler has written its own end, and that was committed; then it is told."""

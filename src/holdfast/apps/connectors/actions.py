@@ -20,7 +20,7 @@ from psycopg.rows import class_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from holdfast.api import audit
-from holdfast.api.actions import must, must_operate
+from holdfast.api.actions import check_tenant_bounds, must, must_operate
 from holdfast.api.caller import Caller
 from holdfast.apps.connectors import (
     catalogue,
@@ -80,6 +80,7 @@ async def sync_now(
         raise InvalidInput(
             field="priority", message=f"must lie between {intake.INT2.start} and {intake.INT2.stop - 1}"
         )
+    check_tenant_bounds(service.settings, caller, Item(priority=priority))
     async with conn.transaction():
         link = await _locked(conn, tenant_id, id)
         if link.status != "active":
