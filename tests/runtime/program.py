@@ -82,6 +82,17 @@ def sleeps_in_a_thread(ctx: SyncContext) -> None:
     time.sleep(3600)
 
 
+@app.handler("blocks the loop", backoff=AT_ONCE)
+async def blocks_the_loop(ctx: Context) -> None:
+    await leave(ctx, "begin")
+    time.sleep(3600)  # noqa: ASYNC251
+
+
+@app.handler("blocks the loop in a task", backoff=AT_ONCE)
+async def blocks_the_loop_in_a_task(ctx: Context) -> None:
+    await asyncio.create_task(blocks_the_loop(ctx))
+
+
 async def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ledgers", nargs="*")
