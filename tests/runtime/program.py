@@ -58,6 +58,13 @@ async def gated_effect(ctx: Context) -> None:
     await leave(ctx, "written", gate=True)
 
 
+@app.handler("sleeps after its effect")
+async def sleeps_after_its_effect(ctx: Context) -> None:
+    await effect(ctx)
+    await leave(ctx, "written")
+    await asyncio.sleep(3600)
+
+
 @app.handler("first run waits")
 async def first_run_waits(ctx: Context) -> None:
     await leave(ctx, "begin", gate=ctx.attempt == 1)

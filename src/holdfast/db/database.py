@@ -21,6 +21,7 @@ from holdfast.errors import DatabaseUnavailable, SchemaOutdated
 
 CALL_MARGIN = 5.0  # seconds beyond the statement timeout in which the server's response has to arrive
 
+CLOSE_SECONDS = 1.0  # for what the pool does in the background, such as connecting
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 
 
@@ -91,7 +92,7 @@ async def open_database(settings: Settings) -> AsyncGenerator[Database]:
         if url is None:
             url = await stack.enter_async_context(_embedded(settings.home))
         pool = await pools.open_pool(settings, url)
-        stack.push_async_callback(pool.close)
+        stack.push_async_callback(pool.close, CLOSE_SECONDS)
         yield Database(settings=settings, url=url, direct_url=settings.database_direct_url, pool=pool)
 
 
