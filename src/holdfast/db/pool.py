@@ -102,11 +102,16 @@ async def acquire(pool: Pool) -> AsyncGenerator[Connection]:
 
 
 def startup_waits(seconds: float) -> Iterator[float]:
-    """Yield the waits between the tries of a start: growing, and together no longer than `seconds`."""
-    deadline, wait = time.monotonic() + seconds, STARTUP_FIRST_WAIT
-    while (left := deadline - time.monotonic()) > 0:
-        yield min(wait, left)
-        wait = min(2 * wait, STARTUP_LAST_WAIT)
+    """Return the waits between the tries of a start: growing, and until `seconds` from now are over."""
+    deadline = time.monotonic() + seconds
+
+    def waits() -> Iterator[float]:
+        wait = STARTUP_FIRST_WAIT
+        while (left := deadline - time.monotonic()) > 0:
+            yield min(wait, left)
+            wait = min(2 * wait, STARTUP_LAST_WAIT)
+
+    return waits()
 
 
 async def connect(
@@ -139,7 +144,9 @@ async def _connect_once(settings: Settings, conninfo: str, autocommit: bool) -> 
     try:
         check_version(connection.info.server_version)
         if settings.database_pooler == "transaction":
+            connection.deadline = settings.db_acquire_timeout_seconds  # a pooler accepts us without a server
             await _configure(connection)
+            connection.deadline = None
     except BaseException:
         await connection.close()
         raise
