@@ -111,7 +111,7 @@ def settings(database_url: str) -> Settings:
         database_url=database_url,
         profile="test",
         heartbeat_interval=0.2,
-        worker_timeout=1.0,
+        worker_timeout=30.0,
         leader_term=1.0,
         shutdown_timeout=5.0,
         poll_interval=0.05,

@@ -8,7 +8,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from api.kit import api_of, served_app, working
 from holdfast import Context, Holdfast, Settings
+from holdfast.db import pool
+from holdfast.errors import DatabaseAuthError, DatabaseUnavailable
 
 PGBOUNCER = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
 
@@ -36,12 +40,20 @@ pool_mode = transaction
 default_pool_size = 4
 max_client_conn = 100
 server_idle_timeout = 5
+server_login_retry = 1
 """
 
 
 @pytest.fixture
 def pooled(settings: Settings) -> Iterator[Settings]:
     """Settings that lead through a pooler of this test's own."""
+    with pooler(settings) as pooled:
+        yield pooled
+
+
+@contextmanager
+def pooler(settings: Settings, **instead: str) -> Iterator[Settings]:
+    """A pooler before the server of these settings; `instead`: where it looks for that server, as whom."""
     assert settings.database_url
     assert PGBOUNCER
     given = conninfo_to_dict(settings.database_url)
@@ -51,18 +63,64 @@ def pooled(settings: Settings) -> Iterator[Settings]:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-pgbouncer-"))
     folder.chmod(0o755)
     config = folder / "pgbouncer.ini"
-    config.write_text(CONFIG.format(listen=port, **given))
+    config.write_text(CONFIG.format(**{"listen": port, **given, **instead}))
     # It needs the server's socket, which only its owner may use; and it refuses to be root.
     owner = pwd.getpwuid(Path(str(given["host"])).stat().st_uid)
     command = [PGBOUNCER, "-q", str(config)]
     process = subprocess.Popen(command, user=owner.pw_uid if os.geteuid() == 0 else None)
     url = f"postgresql://{given['user']}@127.0.0.1:{port}/{given['dbname']}"
     try:
+        deadline = time.monotonic() + 20
+        while not listens(port):
+            assert time.monotonic() < deadline, "pgbouncer does not listen"
+            time.sleep(0.02)
         yield replace(settings, database_url=url, database_pooler="transaction", poll_interval=0.1)
     finally:
         process.terminate()
         process.wait(10)
         shutil.rmtree(folder)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_start_behind_a_pooler_waits_for_the_server_to_come_back(
+    settings: Settings, database_url: str
+) -> None:
+    """As in a restart: the pooler knows the server, accepts clients, and lets their first statement wait."""
+    given = conninfo_to_dict(database_url)
+    server = f"{given['host']}/.s.PGSQL.{given.get('port') or 5432}"
+    with tempfile.TemporaryDirectory(prefix="hf") as folder, psycopg.connect(database_url) as direct:
+        os.chmod(folder, 0o755)  # noqa: PTH101
+        link = Path(folder) / server.rpartition("/")[2]
+        link.symlink_to(server)
+        with pooler(replace(settings, db_acquire_timeout_seconds=0.5), host=folder) as pooled:
+            async with Holdfast(pooled):
+                pass
+            link.unlink()
+            direct.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+                " where pid <> pg_backend_pid() and datname = current_database()"
+            )
+            app = Holdfast(pooled)
+            opening = asyncio.create_task(app.__aenter__())
+            with pytest.raises(DatabaseUnavailable):  # for as long as a running program would try
+                await pool.connect(pooled, str(pooled.database_url), purpose="test")
+            assert not opening.done()
+            link.symlink_to(server)
+            await opening
+            await app.enqueue("tasks", "x")
+            await app.__aexit__()
+
+
+async def test_a_pooler_that_the_server_refuses_stops_the_start_at_once(settings: Settings) -> None:
+    with pooler(settings, password="letmein") as pooled:
+        async with asyncio.timeout(20):
+            with pytest.raises(DatabaseAuthError, match="authentication failed"):
+                async with Holdfast(replace(pooled, db_startup_seconds=3600.0)):
+                    pytest.fail("it started")
 
 
 def application(settings: Settings) -> Holdfast:

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import sys
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TextIO
 
@@ -33,6 +33,11 @@ _run: ContextVar[Run | None] = ContextVar("holdfast_run", default=None)
 def tell_of(run: Run) -> None:
     """From now on, and to the end of this task, lines are about this run; in what it starts as well."""
     _run.set(run)
+
+
+def run_in(context: Context) -> Run | None:
+    """Return the run that a context belongs to."""
+    return context.get(_run)
 
 
 def configure(level: str, format: Literal["text", "json"] = "text", stream: TextIO | None = None) -> None:

@@ -6,6 +6,7 @@ The only module that knows everything below the command line. A sixth app is one
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -89,12 +90,14 @@ class Holdfast(Client):
         backoff: Backoff | None = None,
         limit: int | None = None,
         place: Place | None = None,
+        cancel_when_lost: bool = True,
     ) -> Callable[[Function], Function]:
         """Makes a function the handler of a kind of work, in one ledger or in all.
 
         The payload is read into the type of its first parameter. Sync functions run in threads, or with
         place="process" in processes. `timeout` is in seconds; `backoff` is how long bad runs wait, else the
-        ledger's own way; `limit` is what a row gets at enqueue when the caller says nothing.
+        ledger's own way; `limit` is what a row gets at enqueue when the caller says nothing. When the worker
+        loses its lease another may run the row: the run is cancelled then, unless `cancel_when_lost=False`.
         """
         if ledger is not None:
             self.store(ledger)
@@ -113,6 +116,7 @@ class Holdfast(Client):
                     timeout=timeout,
                     backoff=backoff,
                     limit=limit,
+                    cancel_when_lost=cancel_when_lost,
                 )
             )
             return function
@@ -291,6 +295,7 @@ class Holdfast(Client):
         Answers how many handlers had to be abandoned at the end. Options are those of `worker`.
         """
         worker = self.worker(**options)
+        worker.exit = os._exit
         with stopping_on_signals(worker.stop):
             return await worker.run(until_idle=until_idle)
 

@@ -141,7 +141,10 @@ def test_a_worker_does_not_start_with_wrong_settings(
 
 
 def test_an_unreachable_database_stops_the_start_with_one_sentence(holdfast: Run) -> None:
-    secret = {"HOLDFAST_DATABASE_URL": "postgresql://ana:sesame@127.0.0.1:1/work"}
+    secret = {
+        "HOLDFAST_DATABASE_URL": "postgresql://ana:sesame@127.0.0.1:1/work",
+        "HOLDFAST_DB_STARTUP_SECONDS": "0.3",
+    }
     done = holdfast("worker", "--app", "shop:app", bare=True, env=secret)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith(

@@ -116,7 +116,7 @@ async def test_a_pool_that_does_not_open_gives_the_lease_back(
 
     monkeypatch.setattr(embedded, "acquire", acquire)
     with pytest.raises(DatabaseUnavailable):
-        async with open_database(Settings(home=tmp_path)):
+        async with open_database(Settings(home=tmp_path, db_startup_seconds=0.1)):
             pytest.fail("there is no server")
     assert released == [True]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -188,6 +191,39 @@ async def test_a_refused_port_and_a_missing_socket_are_tried_again_and_then_told
     with pytest.raises(DatabaseUnavailable, match="cannot be reached") as caught:
         await pool.connect(settings, url, purpose="test", waits=(0.01, 0.01))
     assert "letmein" not in str(caught.value)
+
+
+async def test_a_start_waits_for_a_server_that_is_away_as_long_as_the_setting_says(
+    settings: Settings, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
+    away = psycopg.conninfo.make_conninfo(empty_database_url, host="/nonexistent")
+    with pytest.raises(DatabaseUnavailable, match="cannot be reached"):
+        await pool.open_pool(settings, away)
+    assert waits[:6] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+    assert sum(waits) == pytest.approx(settings.db_startup_seconds) == 30
+
+
+async def test_a_start_goes_on_when_the_server_comes_back(settings: Settings, empty_database_url: str):
+    """Longer than the second and a half that a connection of a running program is tried for."""
+    given = psycopg.conninfo.conninfo_to_dict(empty_database_url)
+    server = Path(str(given["host"])) / f".s.PGSQL.{given.get('port') or 5432}"
+    with tempfile.TemporaryDirectory(prefix="hf") as folder:
+        away = psycopg.conninfo.make_conninfo(empty_database_url, host=folder)
+        opening = asyncio.create_task(pool.open_pool(settings, away))
+        for _ in range(2):
+            with pytest.raises(DatabaseUnavailable):
+                await pool.connect(settings, away, purpose="test")
+        (Path(folder) / server.name).symlink_to(server)
+        opened = await opening
+        async with opened, pool.acquire(opened) as connection:
+            assert await show(connection, "TimeZone") == "UTC"
 
 
 async def test_too_many_connections_is_a_fault_that_passes(settings: Settings, empty_database_url: str):

@@ -41,7 +41,7 @@ async def gate(connect: Callable[[], Any]) -> Gate:
 def start(database_url: str, tmp_path: Path) -> Iterator[Start]:
     """`start("--concurrency", "2", heartbeat_interval=0.5)`: a worker process; killed at the end."""
     started: list[Process] = []
-    short = {"heartbeat_interval": 0.5, "worker_timeout": 1.1, "leader_term": 1.0, "shutdown_timeout": 5}
+    short = {"heartbeat_interval": 0.5, "worker_timeout": 3, "leader_term": 1.0, "shutdown_timeout": 5}
 
     def start(*options: str, url: str = database_url, **settings: Any) -> Process:
         log = tmp_path / f"worker-{len(started)}.log"

@@ -58,6 +58,13 @@ async def gated_effect(ctx: Context) -> None:
     await leave(ctx, "written", gate=True)
 
 
+@app.handler("sleeps after its effect")
+async def sleeps_after_its_effect(ctx: Context) -> None:
+    await effect(ctx)
+    await leave(ctx, "written")
+    await asyncio.sleep(3600)
+
+
 @app.handler("first run waits")
 async def first_run_waits(ctx: Context) -> None:
     await leave(ctx, "begin", gate=ctx.attempt == 1)
@@ -80,6 +87,17 @@ async def kills_its_worker(ctx: Context) -> None:
 def sleeps_in_a_thread(ctx: SyncContext) -> None:
     asyncio.run_coroutine_threadsafe(leave(ctx._context, "begin"), ctx._loop).result()
     time.sleep(3600)
+
+
+@app.handler("blocks the loop", backoff=AT_ONCE)
+async def blocks_the_loop(ctx: Context) -> None:
+    await leave(ctx, "begin")
+    time.sleep(3600)  # noqa: ASYNC251
+
+
+@app.handler("blocks the loop in a task", backoff=AT_ONCE)
+async def blocks_the_loop_in_a_task(ctx: Context) -> None:
+    await asyncio.create_task(blocks_the_loop(ctx))
 
 
 async def main() -> int:

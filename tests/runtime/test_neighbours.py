@@ -175,7 +175,7 @@ async def test_a_worker_stops_although_somebody_keeps_one_of_its_rows_locked(
     """J-26, J-27: it does not wait for the lock for ever; the row is recovered as if its worker were lost."""
     begun, go_on = asyncio.Event(), asyncio.Event()
     locker = await connect()
-    async with Holdfast(replace(settings, shutdown_timeout=1.0)) as app:
+    async with Holdfast(replace(settings, shutdown_timeout=1.0, worker_timeout=3.0)) as app:
 
         @app.handler("slow", ledger="job")
         async def slow() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Item
+from holdfast import Holdfast, Item, Settings
 from holdfast.db.pool import Connection
 from holdfast.runtime import presence
 from holdfast.runtime.duties import Patience, adopt, reap
@@ -287,17 +288,18 @@ async def test_rows_of_a_ledger_that_the_leader_does_not_know_are_adopted_by_tho
     assert await adopt(conn, [app.store("errands")], "w9", patience, now=later(31)) == 0
 
 
-async def test_every_worker_adopts_without_leading(app: Holdfast, conn: Connection) -> None:
+async def test_every_worker_adopts_without_leading(settings: Settings, conn: Connection) -> None:
     """T-35: the row of an unknown worker comes back although somebody else leads and does nothing."""
     await presence.register(conn, who("idle-leader"))
     assert await presence.elect(conn, "idle-leader", 3600)
-    task_id = await add(app, "unhandled")
-    (claim,) = await app.store("tasks").claim(conn, "nobody", 1, now=NOW)
-    assert claim.id == task_id
+    async with Holdfast(replace(settings, worker_timeout=1.0)) as app:  # it adopts once in that time
+        task_id = await add(app, "unhandled")
+        (claim,) = await app.store("tasks").claim(conn, "nobody", 1, now=NOW)
+        assert claim.id == task_id
 
-    @app.handler("unhandled")
-    async def run() -> None: ...
+        @app.handler("unhandled")
+        async def run() -> None: ...
 
-    async with running(app.worker()):
-        await until_task(conn, task_id, "completed")
+        async with running(app.worker()):
+            await until_task(conn, task_id, "completed")
     assert await one(conn, "select id from workers where is_leader") == "idle-leader"

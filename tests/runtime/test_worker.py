@@ -90,7 +90,7 @@ async def test_a_handler_that_blocks_does_not_cost_the_worker_its_life(
     async def lead_and_watch() -> None:
         """Another worker, in a thread with a loop of its own because ours is blocked; it leads and sweeps."""
         only = {"kinds": ["nothing of this test"]}
-        async with Holdfast(long) as other, working(other, **only) as leader:
+        async with Holdfast(replace(long, worker_timeout=2.0)) as other, working(other, **only) as leader:
             await lead(leader, other)
 
     async def lead(leader: Worker, other: Holdfast) -> None:
@@ -98,7 +98,7 @@ async def test_a_handler_that_blocks_does_not_cost_the_worker_its_life(
             await until(look, "select is_leader from workers where id = %s", leader.id)
             leads.set()
             await asyncio.to_thread(blocking.wait, PATIENCE)
-            query = "select clock_timestamp() at time zone 'UTC' + interval '2.5 s'"
+            query = "select clock_timestamp() at time zone 'UTC' + interval '4 s'"
             past_the_timeout = await one(look, query)
             await until(look, "select clock_timestamp() at time zone 'UTC' > %s", past_the_timeout)
             watched.extend(await column(look, "select status || ' ' || attempts from tasks"))

@@ -107,6 +107,7 @@ async def _loop(app: Holdfast) -> int:
     async with app:
         worker = app.worker(ledgers=work.served(app))
         worker.last_resort = lambda: workers.end(workers.ABANDONED)
+        worker.exit = workers.end
         with stopping_on_signals(worker.stop):
             return await worker.run()
 

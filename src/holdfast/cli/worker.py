@@ -68,6 +68,7 @@ async def _work(
     async with app:
         worker = app.worker(ledgers=ledgers, concurrency=slots, kinds=kinds, queues=queues)
         worker.last_resort = lambda: end(ABANDONED)
+        worker.exit = end
         with stopping_on_signals(worker.stop), _stopping_on_eof(worker.stop if stop_on_eof else None):
             return await worker.run(until_idle=until_idle)
 

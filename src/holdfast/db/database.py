@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,9 +15,13 @@ from psycopg.errors import UndefinedTable
 
 from holdfast.db import embedded, queries
 from holdfast.db import pool as pools
+from holdfast.db.connection import Connection as ServiceConnection
 from holdfast.db.settings import Settings
-from holdfast.errors import SchemaOutdated
+from holdfast.errors import DatabaseUnavailable, SchemaOutdated
 
+CALL_MARGIN = 5.0  # seconds beyond the statement timeout in which the server's response has to arrive
+
+CLOSE_SECONDS = 1.0  # for what the pool does in the background, such as connecting
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 
 
@@ -53,6 +58,25 @@ class Database:
         """A connection of one's own, autocommitting; the caller closes it."""
         return await pools.connect(self.settings, self.url, purpose=purpose)
 
+    async def connect_service(
+        self, purpose: str, *, deadline: float | None = None, within: float | None = None
+    ) -> ServiceConnection:
+        """A connection for a worker's own calls: one try, and each call on it has a deadline in seconds.
+
+        Without a `deadline` a call may take as long as a statement, and some more. `within`: everything, the
+        connecting too, has to be done in so many seconds; then the connection is closed.
+        """
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(within):
+                conn = await pools.connect(self.settings, self.url, purpose=purpose, waits=())
+        except TimeoutError:
+            raise DatabaseUnavailable(message=f"no database connection within {within:g} s") from None
+        conn.deadline = deadline or self.settings.db_statement_timeout_seconds + CALL_MARGIN
+        if within is not None:
+            asyncio.get_running_loop().call_later(within - (time.monotonic() - began), conn.sever)
+        return conn
+
     async def connect_direct(self, purpose: str) -> pools.Connection:
         """A connection past any pooler, to LISTEN on; one try: the listener has its own rhythm."""
         assert self.listen_url is not None
@@ -68,7 +92,7 @@ async def open_database(settings: Settings) -> AsyncGenerator[Database]:
         if url is None:
             url = await stack.enter_async_context(_embedded(settings.home))
         pool = await pools.open_pool(settings, url)
-        stack.push_async_callback(pool.close)
+        stack.push_async_callback(pool.close, CLOSE_SECONDS)
         yield Database(settings=settings, url=url, direct_url=settings.database_direct_url, pool=pool)
 
 

@@ -8,8 +8,10 @@ because PgBouncer follows that one, and no statement is prepared.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -18,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from holdfast.db import connection as connections
 from holdfast.db.parsers import redacted
 from holdfast.db.settings import Settings
 from holdfast.errors import DatabaseAuthError, DatabaseUnavailable
@@ -25,8 +28,11 @@ from holdfast.errors import DatabaseAuthError, DatabaseUnavailable
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
 Pool: TypeAlias = AsyncConnectionPool[Connection]
 
+log = logging.getLogger("holdfast.db")
+
 OLDEST_SERVER = 15
-RETRY_WAITS = (0.1, 0.2, 0.4, 0.8)  # seconds between the tries of a start
+RETRY_WAITS = (0.1, 0.2, 0.4, 0.8)  # seconds between the tries of a connection that is needed now
+STARTUP_FIRST_WAIT, STARTUP_LAST_WAIT = 0.1, 2.0  # seconds between the tries of a start
 SET_TIME_ZONE = "set time zone 'UTC'"
 KEEPALIVES = {
     "keepalives": 1,
@@ -49,12 +55,16 @@ _REFUSED_USER = (
 
 
 async def open_pool(settings: Settings, url: str) -> Pool:
-    """Open a pool of pinned, autocommitting connections; a first one proves that the server will have us."""
-    first = await connect(settings, url, purpose="pool")
+    """Open a pool of pinned, autocommitting connections; a first one proves that the server will have us.
+
+    A server that cannot be reached is waited for, as long as HOLDFAST_DB_STARTUP_SECONDS says.
+    """
+    waits = startup_waits(settings.db_startup_seconds)
+    first = await connect(settings, url, purpose="pool", waits=waits)
     await first.close()
     pool: Pool = AsyncConnectionPool(
         _conninfo(settings, url, "pool"),
-        connection_class=psycopg.AsyncConnection[TupleRow],
+        connection_class=connections.Connection,
         kwargs=_arguments(settings, autocommit=True),
         min_size=1,
         max_size=settings.db_max_connections,
@@ -91,32 +101,52 @@ async def acquire(pool: Pool) -> AsyncGenerator[Connection]:
         await pool.putconn(connection)
 
 
+def startup_waits(seconds: float) -> Iterator[float]:
+    """Return the waits between the tries of a start: growing, and until `seconds` from now are over."""
+    deadline = time.monotonic() + seconds
+
+    def waits() -> Iterator[float]:
+        wait = STARTUP_FIRST_WAIT
+        while (left := deadline - time.monotonic()) > 0:
+            yield min(wait, left)
+            wait = min(2 * wait, STARTUP_LAST_WAIT)
+
+    return waits()
+
+
 async def connect(
     settings: Settings,
     url: str,
     *,
     purpose: str,
     autocommit: bool = True,
-    waits: Sequence[float] = RETRY_WAITS,
-) -> Connection:
-    """Open one pinned connection; faults that pass are tried again after each of `waits`, in seconds."""
+    waits: Iterable[float] = RETRY_WAITS,
+) -> connections.Connection:
+    """Open one pinned connection; transient failures are tried again after each of `waits`, in seconds."""
     conninfo = _conninfo(settings, url, purpose)
-    left = list(waits)
+    left, logged = iter(waits), False
     while True:
         try:
-            connection = await psycopg.AsyncConnection[TupleRow].connect(
-                conninfo, **_arguments(settings, autocommit=autocommit)
-            )
-            break
+            return await _connect_once(settings, conninfo, autocommit)
         except psycopg.Error as error:
             failure = explain(error, url)
-            if isinstance(failure, DatabaseAuthError) or not left:
-                raise failure from None  # the original may quote what it was given
-        await asyncio.sleep(left.pop(0))
+        wait = None if isinstance(failure, DatabaseAuthError) else next(left, None)
+        if wait is None:
+            raise failure from None  # the original may quote what it was given
+        if not logged and wait >= 1:  # a failure of a moment is not worth a line
+            log.warning("database connection failed (%s); trying again", failure)
+            logged = True
+        await asyncio.sleep(wait)
+
+
+async def _connect_once(settings: Settings, conninfo: str, autocommit: bool) -> connections.Connection:
+    connection = await connections.Connection.connect(conninfo, **_arguments(settings, autocommit=autocommit))
     try:
         check_version(connection.info.server_version)
         if settings.database_pooler == "transaction":
+            connection.deadline = settings.db_acquire_timeout_seconds  # a pooler accepts us without a server
             await _configure(connection)
+            connection.deadline = None
     except BaseException:
         await connection.close()
         raise

@@ -68,6 +68,9 @@ class Settings(SystemSettings, ScheduleSettings, SyncSettings):
         parsers.at_least(2), 10, "most connections in a process's pool, at least 2"
     )
     db_acquire_timeout_seconds: float = setting(parsers.seconds, 5.0, "longest wait for a connection")
+    db_startup_seconds: float = setting(
+        parsers.seconds, 30.0, "how long a start waits for a database that cannot be reached"
+    )
     db_idle_seconds: float = setting(parsers.seconds, 600.0, "an unused connection is closed after this")
     db_max_lifetime_seconds: float = setting(parsers.seconds, 1800.0, "a connection is replaced after this")
     db_statement_timeout_seconds: float = setting(parsers.seconds, 30.0, "the server ends a longer statement")
@@ -77,6 +80,9 @@ class Settings(SystemSettings, ScheduleSettings, SyncSettings):
     heartbeat_interval: float = setting(parsers.seconds, 10.0, "how often a worker says that it is alive")
     worker_timeout: float = setting(
         parsers.seconds, 30.0, "a worker silent for this long is gone; more than twice the heartbeat interval"
+    )
+    loop_warning_seconds: float = setting(
+        parsers.seconds, 5.0, "a handler that blocks the event loop of its worker for this long is logged"
     )
     leader_term: float = setting(
         parsers.seconds, 30.0, "how long a leader leads without renewal; more than the heartbeat interval"

@@ -14,6 +14,7 @@ from psycopg import AsyncConnection, AsyncTransaction, Error, Rollback
 from psycopg.pq import TransactionStatus
 
 from holdfast import tracing
+from holdfast.db import connection
 from holdfast.db.database import Database
 from holdfast.engine import tenants
 from holdfast.engine.decide import decide
@@ -25,6 +26,7 @@ from holdfast.errors import ClaimLost, InvalidInput
 
 Log = logging.LoggerAdapter[logging.Logger]
 logger = logging.getLogger("holdfast.job")
+ROLLBACK_SECONDS = 2.0  # for the end of a handler's transaction; then its connection is closed
 
 
 class Context:
@@ -224,11 +226,15 @@ class Finishing:
     async def _end(self) -> None:
         transaction, self._transaction = self._transaction, None
         conn, self.conn = self.conn, None
+        if isinstance(conn, connection.Connection):
+            conn.deadline = ROLLBACK_SECONDS  # it may have been lost in silence, and the row with it
         try:
             if transaction is not None:
                 await transaction.__aexit__(Rollback, Rollback(), None)
             if conn is not None:
                 await self._database.reset(conn)  # what the handler has set is not for the next one
+            if isinstance(conn, connection.Connection):
+                conn.deadline = None
         except Error as error:  # the server is away, or the handler left a transaction of its own open
             logger.warning("the handler's connection is thrown away: %s", error)
             if conn is not None:

@@ -78,6 +78,7 @@ class Telling:
     move: Move | None = None
     again: Unwritten | None = None
     cut: bool = False  # whether we have called it off
+    lost: bool = False  # whether the worker's lease was lost meanwhile
 
 
 class Courier:
@@ -99,6 +100,8 @@ class Courier:
         self.running: dict[Any, Telling] = {}
         self._unwritten: dict[Any, Unwritten] = {}
         self.claiming = True
+        self.lost = False  # whether the lease is over, and there is no new one yet
+        self.barred = False  # set by the heartbeat thread, when the event loop was blocked for too long
         self.idle = asyncio.Event()
         self._idle: set[int] = set()  # the ways on which nothing was found
         self._wakes = [asyncio.Event() for _ in range(share.concurrency)]
@@ -126,9 +129,27 @@ class Courier:
         self.claiming = False
         self.ring()
 
-    def give_up(self, owner: str) -> None:
-        """The worker was thought dead and has a new name; its locks are still its own."""
+    def lose(self) -> None:
+        """The lease is over: the leader ends our sessions, and others take the rows. Stops the handlers."""
+        self.lost = True
+        for telling in list(self.running.values()):
+            telling.lost = True
+            telling.context.cancelled.set()
+            handler = self.handlers.find(self.ledger.name, telling.claim.kind)
+            if telling.task is not None and (handler is None or handler.cancel_when_lost):
+                telling.task.cancel()
+
+    def renew(self, owner: str) -> None:
+        """The worker has a new lease: go on as `owner`."""
         self.owner = owner
+        self.lost = False
+        self.ring()
+
+    async def abandon(self, conn: Connection, worker: str, blocking: Any, crash: Crashed) -> None:
+        """Write nothing: the rows are locked by transactions that end with the process."""
+        del conn, worker
+        if blocking is not None:
+            log.error("%s %s: %s; not counted", self.ledger.name, blocking, crash.message)
 
     async def give_back(self) -> int:
         """Cuts off what is being told. Its locks end with its transactions, and nothing is written."""
@@ -154,7 +175,7 @@ class Courier:
         wait = FIRST_WAIT
         while self.claiming:
             try:
-                async with await self.database.connect(f"worker {self.ledger.name}") as conn:
+                async with await self.database.connect_service(f"worker {self.ledger.name}") as conn:
                     self._doors[way].ring()
                     while self.claiming:
                         self._wakes[way].clear()
@@ -185,7 +206,9 @@ class Courier:
         return told
 
     def _has_room(self) -> bool:
-        if not self.claiming or (self.share.most is not None and self._taken >= self.share.most):
+        if not self.claiming or self.lost or self.barred:
+            return False
+        if self.share.most is not None and self._taken >= self.share.most:
             return False
         return len(self.running) + self.places.abandoned[self.ledger.name] < self.share.concurrency
 
@@ -327,6 +350,8 @@ class Courier:
         except asyncio.CancelledError as error:
             if telling.cut or way.cancelling():
                 raise
+            if telling.lost:  # the row may be another's by now: nothing is written
+                raise psycopg.OperationalError("the worker's lease was lost") from None
             return crash_of(error)  # it cancelled itself
         finally:
             self.tally.ran(self.ledger.name, telling.claim.kind, time.monotonic() - began)

@@ -28,6 +28,7 @@ class Handler:
     `timeout` is in seconds, None for none. `backoff` is how long bad runs wait, None for the ledger's own
     way. `limit` is what a row gets at enqueue when nobody says otherwise.
     `place`: async functions run in the event loop, others in a thread, or in a process of their own.
+    `cancel_when_lost`: whether a run is cancelled when the worker's lease is lost.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Handler:
     backoff: Backoff | None = None
     limit: int | None = None
     place: Place = "loop"
+    cancel_when_lost: bool = True
     takes_payload: bool = True
     takes_context: bool = False
     decode: Callable[[str], Any] = field(default=msgspec.json.decode, compare=False)

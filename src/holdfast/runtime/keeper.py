@@ -1,7 +1,9 @@
 """Keeps a worker present and, when it leads, does the duties: in a thread of its own.
 
-A handler that blocks the event loop must not cost the worker its life, so heartbeat, election and duties
-have their own loop and their own connections. The worker is told of what matters by two callbacks.
+A handler that blocks the event loop for a while must not cost the worker its lease, so heartbeat, election
+and duties have their own loop and their own connections. The same thread notices what nothing in the event
+loop can: that the loop is blocked for too long, and that the lease has run out because no heartbeat reached
+the database.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import psycopg
 
@@ -22,6 +25,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime import presence
 from holdfast.runtime.duties import Connection, Duty
 from holdfast.runtime.presence import Identity
+from holdfast.runtime.watchdog import Watchdog
 
 log = logging.getLogger("holdfast.worker")
 
@@ -30,29 +34,60 @@ FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
 SELDOM = 10.0  # seconds between two times of a duty that is worth a new connection each
 SOON = 0.05  # seconds: the shortest wait for the next election
 MARGIN = 0.9  # a leader stops its duties when this share of its term is over
+LEAVE_SECONDS = 2.0  # to resign and to deregister
+RELEASE_SECONDS = 10.0  # to release the rows of a worker whose event loop is blocked
+LAST_CHANCE_SECONDS = (
+    1.0  # in which a blocked loop that claims no more may come back; a claim on its way commits
+)
+LEAST_GRACE_SECONDS = 5.0  # for a heartbeat after the whole process stood still
+
+
+class Host(Protocol):
+    """The worker, as its keeper knows it. Everything is called from the keeper's thread."""
+
+    def lease_lost(self) -> None:
+        """Other workers may take its rows: its handlers stop, and it claims nothing."""
+        ...
+
+    def registered(self, worker_id: str) -> None:
+        """It has a new lease, under a new id."""
+        ...
+
+    def keeper_died(self, error: BaseException) -> None:
+        """Nothing renews its lease any more."""
+        ...
+
+    def bar(self, barred: bool) -> None:
+        """Whether it may claim and write at all."""
+        ...
+
+    def log_blocked(self, watchdog: Watchdog) -> None:
+        """Its event loop is blocked: log by what."""
+        ...
+
+    async def release_blocked(self, conn: Connection, watchdog: Watchdog) -> None:
+        """Count the run that blocks the event loop as a bad one, and release all others."""
+        ...
+
+    def exit_blocked(self) -> None:
+        """End the process: its event loop does not come back."""
+        ...
 
 
 class Keeper:
-    """One worker's presence.
+    """One worker's presence: its registration, its heartbeat and lease, and its lead."""
 
-    `given_up(new id)` is called when its row was gone and it has a new one; `died(error)` when it can go on
-    no longer. Both are called from the keeper's thread.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        who: Identity,
-        duties: Sequence[Duty],
-        given_up: Callable[[str], None],
-        died: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, database: Database, who: Identity, duties: Sequence[Duty], host: Host) -> None:
         self.database = database
         self.who = who
         self.duties = duties
-        self.given_up = given_up
-        self.died = died
+        self.host = host
         self.leads = False
+        self._registered = False
+        self._lease_until = 0.0  # on the monotonic clock
+        self._graced = False  # whether the lease was prolonged, once, because the process stood still
+        self._blocked = False  # whether the event loop was given up
+        self._watchdog: Watchdog | None = None
         self._until = 0.0  # on the monotonic clock: when to stop the duties
         self._terms: set[asyncio.Timeout] = set()  # of the duties that are being done
         self._calm_at = 0.0
@@ -74,6 +109,7 @@ class Keeper:
     async def start(self) -> None:
         """Registers the worker and keeps it present from now on."""
         loop = asyncio.get_running_loop()
+        self._watchdog = Watchdog()
         self._ready = loop.create_future()
         self._thread = threading.Thread(target=self._live, args=(loop,), name="holdfast keeper", daemon=True)
         self._thread.start()
@@ -100,7 +136,7 @@ class Keeper:
                 ready.set_result(None) if error is None else ready.set_exception(error)
             elif error is not None:
                 log.critical("the worker cannot be kept present: %s", error)
-                self.died(error)
+                self.host.keeper_died(error)
 
         def tell(error: BaseException | None = None) -> None:
             caller.call_soon_threadsafe(answer, error)
@@ -109,6 +145,9 @@ class Keeper:
             asyncio.run(self.run(tell))
         except BaseException as error:
             tell(error)
+        finally:
+            if self._blocked:
+                self.host.exit_blocked()
 
     # -- the life ------------------------------------------------------------------------------------
 
@@ -116,17 +155,19 @@ class Keeper:
         """Registers, beats, leads when it can, until stopped; then leaves."""
         self._loop = asyncio.get_running_loop()
         async with self._connection("presence") as conn:
-            await presence.register(conn, self.who)
+            await self._register(conn)
             try:
                 await self._elect(conn)
             except LOSSES as error:  # it is registered, so it has begun: the rounds take new connections
                 log.warning("election: %s; trying again", error)
         ready()
-        rounds = {"heartbeat": self._beating, "election": self._electing}
+        rounds = {"election": self._electing}
         often = [duty for duty in self.duties if not duty.by_all or duty.every < SELDOM]
         rounds |= {f"duty {duty.name}": partial(self._doing, duty) for duty in often}
         works = [self._connected(purpose, work) for purpose, work in rounds.items()]
         works += [self._now_and_then(duty) for duty in self.duties if duty not in often]
+        soon = max(1.0, self.database.settings.worker_timeout / 3)  # so that another one can be tried in time
+        works += [self._connected("heartbeat", self._beating, soon), self._watch()]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
             await self._stopped.wait()
@@ -134,9 +175,84 @@ class Keeper:
                 task.cancel()
         await self._leave()
 
+    # -- the lease -----------------------------------------------------------------------------------
+
+    async def _register(self, conn: Connection) -> None:
+        began, who = time.monotonic(), self.who
+        await presence.register(conn, who)
+        if self.who is who:
+            self._registered = True
+            self._renewed(began)
+
     async def _beating(self, conn: Connection) -> None:
-        while not await self._pause(self.database.settings.heartbeat_interval):
+        while True:
             await self._beat(conn)
+            if await self._pause(self.database.settings.heartbeat_interval):
+                return
+
+    async def _beat(self, conn: Connection) -> None:
+        """Renews the lease. A worker that has lost it, or whose row is gone, registers under a new id."""
+        began, who = time.monotonic(), self.who
+        if self._registered:
+            present = await presence.beat(conn, who.id)
+            if self.who is who:  # else the lease ran out while this was on its way, and it renews nothing
+                if present:
+                    self._renewed(began)
+                    return
+                self._lose("removed by the leader")
+        await self._register(conn)
+        if self._registered:
+            self.host.registered(self.who.id)
+
+    def _renewed(self, began: float) -> None:
+        self._lease_until = began + self.database.settings.worker_timeout
+        self._graced = False
+
+    def _lose(self, reason: str) -> None:
+        """The rows of this worker may be given to others: stops the handlers; goes on under a new id."""
+        old, self.who = self.who.id, replace(self.who, id=presence.new_id())
+        log.error("lease of %s lost (%s): stopping its handlers; registering as %s", old, reason, self.who.id)
+        self._registered = False
+        self._until = 0.0
+        self._note(False)
+        self.host.lease_lost()
+
+    async def _watch(self) -> None:
+        """Watches the lease and the worker's event loop, several times a second."""
+        settings = self.database.settings
+        tick = min(0.5, settings.worker_timeout / 20)
+        before = time.monotonic()
+        while not await self._pause(tick):
+            now = time.monotonic()
+            passed, before = now - before, now
+            self._check_lease(now, passed, tick)
+            if self._is_blocked(min(passed, 2 * tick)):
+                self._stopped.set()
+
+    def _check_lease(self, now: float, passed: float, tick: float) -> None:
+        timeout = self.database.settings.worker_timeout
+        if passed > tick + timeout / 4 and not self._graced:
+            # The process stood still. That is no loss if no leader has noticed: one heartbeat will tell.
+            self._graced = True
+            self._lease_until = max(self._lease_until, now + max(timeout / 3, LEAST_GRACE_SECONDS))
+        if self._registered and now + tick >= self._lease_until:
+            self._lose(f"no heartbeat has reached the database for {timeout:g} s")
+
+    def _is_blocked(self, passed: float) -> bool:
+        """Whether the event loop was silent for as long as a lease, and did not come back."""
+        assert self._watchdog
+        settings = self.database.settings
+        before, silent = self._watchdog.silent, self._watchdog.check(passed)
+        warn_at = settings.loop_warning_seconds
+        limit = max(settings.worker_timeout, warn_at)
+        if before < warn_at <= silent:
+            self.host.log_blocked(self._watchdog)
+        if (before < limit) is not (silent < limit):
+            self.host.bar(silent >= limit)
+        self._blocked = silent >= limit + LAST_CHANCE_SECONDS
+        return self._blocked
+
+    # -- the lead ------------------------------------------------------------------------------------
 
     async def _electing(self, conn: Connection) -> None:
         while True:
@@ -151,20 +267,10 @@ class Keeper:
         third = self.database.settings.leader_term / 3
         return third if self.leads else min(third, await presence.vacant_in(conn) + SOON)
 
-    async def _beat(self, conn: Connection) -> None:
-        """Says that we are alive. A worker without a row was given up: it goes on under a new id."""
-        if await presence.beat(conn, self.who.id):
-            return
-        old, self.who = self.who.id, replace(self.who, id=presence.new_id())
-        log.warning("%s was given up by the leader; going on as %s", old, self.who.id)
-        self._note(False)
-        await presence.register(conn, self.who)
-        self.given_up(self.who.id)
-
     async def _elect(self, conn: Connection) -> None:
-        asked = time.monotonic()
+        asked, who = time.monotonic(), self.who
         term = self.database.settings.leader_term
-        leads = await presence.elect(conn, self.who.id, term)
+        leads = await presence.elect(conn, who.id, term) and self.who is who
         self._until = asked + term * MARGIN if leads else 0.0
         self._note(leads)
         if leads:  # what the last term began, this one goes on with
@@ -211,13 +317,15 @@ class Keeper:
             except LOSSES as error:
                 log.warning("duty %s: %s; trying again in %g s", duty.name, error, duty.every)
 
-    async def _connected(self, purpose: str, work: Callable[[Connection], Awaitable[None]]) -> None:
+    async def _connected(
+        self, purpose: str, work: Callable[[Connection], Awaitable[None]], deadline: float | None = None
+    ) -> None:
         """Does the work on a connection of its own; takes a new one, after a pause, when it fails."""
         wait = FIRST_WAIT
         while not self._stopped.is_set():
             began = time.monotonic()
             try:
-                async with self._connection(purpose) as conn:
+                async with self._connection(purpose, deadline) as conn:
                     await work(conn)
             except (*LOSSES, TimeoutError) as error:
                 log.warning("%s: %s; trying again", purpose, error or "cut off at the end of the term")
@@ -230,8 +338,10 @@ class Keeper:
             wait = min(wait * 2, LAST_WAIT)
 
     @asynccontextmanager
-    async def _connection(self, purpose: str) -> AsyncGenerator[Connection]:
-        conn = await self.database.connect(purpose)
+    async def _connection(
+        self, purpose: str, deadline: float | None = None, within: float | None = None
+    ) -> AsyncGenerator[Connection]:
+        conn = await self.database.connect_service(purpose, deadline=deadline, within=within)
         try:
             yield conn
         finally:
@@ -248,11 +358,14 @@ class Keeper:
 
     async def _leave(self) -> None:
         try:
-            async with self._connection("presence") as conn:
+            within = RELEASE_SECONDS if self._blocked else LEAVE_SECONDS
+            async with self._connection("presence", within=within) as conn:
+                if self._blocked and self._watchdog:
+                    await self.host.release_blocked(conn, self._watchdog)
                 await presence.resign(conn, self.who.id)
                 await presence.deregister(conn, self.who.id)
                 for duty in self.duties:
                     if duty.at_the_end:
                         await duty.run(conn, self.who.id)
         except LOSSES as error:
-            log.warning("could not say goodbye: %s; the leader will notice", error)
+            log.warning("could not deregister worker: %s (it will expire)", error)

@@ -36,6 +36,7 @@ REFUSALS = (psycopg.Error, TypeError, ValueError)  # of a move that has somethin
 UNWRITABLE = "UNWRITABLE"
 BLOCKED_WAIT = 1.0  # seconds between tries to write about rows that somebody keeps locked
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
+RELEASE_SECONDS = 5.0  # to release, at a stop, the rows of handlers that did not end
 
 
 @dataclass
@@ -82,6 +83,8 @@ class Pump:
         self._tried = 0.0
         self.unwritable: set[Any] = set()  # rows about which nothing can be written: left as they are
         self.claiming = True
+        self.lost = False  # whether the lease is over, and there is no new one yet
+        self.barred = False  # set by the heartbeat thread, when the event loop was blocked for too long
         self.idle = asyncio.Event()
         self._wake = asyncio.Event()
         self._look = True  # whether to see which of our rows are still ours
@@ -110,13 +113,20 @@ class Pump:
         self.claiming = False
         self._wake.set()
 
-    def give_up(self, owner: str) -> None:
-        """The leader thought us dead and gave our rows away: drop them all, and go on as `owner`."""
-        self.former = [self.owner]
-        self.owner = owner
-        self._look = True  # what was claimed between the burial and now is still ours to give back
+    def lose(self) -> None:
+        """The lease is over, and others may take our rows: drop them all, and claim nothing."""
+        self.lost = True
+        self.former.append(self.owner)
+        self._look = True  # what was claimed between the end of the lease and now is still ours to release
         for run in list(self.running.values()):
-            self._drop(run)
+            handler = self.handlers.find(self.ledger.name, run.claim.kind)
+            self._drop(run, cancel=handler is None or handler.cancel_when_lost)
+
+    def renew(self, owner: str) -> None:
+        """The worker has a new lease: go on as `owner`."""
+        self.owner = owner
+        self.lost = False
+        self._wake.set()
 
     # -- its life ------------------------------------------------------------------------------------
 
@@ -127,7 +137,7 @@ class Pump:
             try:
                 while self._has_a_reason():
                     try:
-                        async with await self.database.connect(f"worker {self.ledger.name}") as conn:
+                        async with await self.database.connect_service(f"worker {self.ledger.name}") as conn:
                             await self.be_impatient(conn)
                             self._look = True
                             self.doors.ring()
@@ -183,7 +193,7 @@ class Pump:
         return max(0.0, min(self.poll, self._looked + self._look_every() - time.monotonic()))
 
     def _free(self) -> int:
-        if not self.claiming:
+        if not self.claiming or self.lost or self.barred:
             return 0
         if self.share.most is not None and self._claims >= self.share.most:
             return 0
@@ -192,10 +202,15 @@ class Pump:
 
     async def _turn(self, conn: Connection) -> None:
         """Writes what has ended, claims what there is room for, and starts it."""
+        if self.barred:
+            await asyncio.sleep(self.poll)
+            return
         if self._look or time.monotonic() - self._looked >= self._look_every():
             await self._look_after(conn)
         await self._try_blocked(conn)
         queues = await self.doors.open(conn) if self._free() else ()
+        if self.barred:  # the loop was blocked in the middle of this turn
+            return
         self.writing, self.moves = self.moves, []
         moves, owner, free = self.writing, self.owner, self._free() if queues else 0
         try:
@@ -210,7 +225,8 @@ class Pump:
         except (*LOSSES, psycopg.Error):
             self.moves[:0] = moves  # said again later: a move that was written meanwhile finds no row
             raise
-        if owner != self.owner or not self.claiming:  # given up, or asked to stop, while we claimed
+        lost = self.lost or self.barred or owner != self.owner
+        if lost or not self.claiming:  # the lease was lost, or we were asked to stop, while we claimed
             releases = [Move(verb="release", claim=claim) for claim in started]
             self.tally.tell(self.store, releases, await self.store.move(conn, releases))
             return
@@ -288,12 +304,32 @@ class Pump:
                 "%s: %d handlers did not end in time; their rows are given back", self.ledger.name, len(runs)
             )
         try:
-            async with await self.database.connect("release") as conn:
+            async with await self.database.connect_service("release", within=RELEASE_SECONDS) as conn:
                 await self.be_impatient(conn)
                 await self.write_alone(conn, ends)
         except LOSSES as error:
             log.warning("%s: could not give rows back (%s); the leader will", self.ledger.name, error)
         return len(runs)
+
+    async def abandon(self, conn: Connection, worker: str, blocking: Any, crash: Crashed) -> None:
+        """Write what is known of every row that this worker holds, while its event loop is blocked.
+
+        Called from the heartbeat thread, so it only reads what belongs to the loop. The run of the row
+        `blocking` ends by `crash`; runs that ended keep their outcome; all others are released.
+        """
+        await self.be_impatient(conn)
+        ended = {move.claim.id: move for move in (*self.writing, *self.moves, *self.blocked)}
+        for claim in await self.store.held_by(conn, [self.owner, *self.former, worker]):
+            move = ended.get(claim.id) or Move(verb="release", claim=claim)
+            if claim.id == blocking:
+                handler = self.handlers.find(self.ledger.name, claim.kind)
+                move = decide(self.ledger, claim, crash, (handler and handler.backoff) or self.share.backoff)
+            try:
+                self.tally.tell(self.store, [move], await self.store.move(conn, [move]))
+            except (*REFUSALS, RecursionError) as error:
+                if is_loss(error) and not isinstance(error, LockNotAvailable):
+                    raise
+                log.error("%s %s: %s not written: %s", self.ledger.name, claim.id, move.verb, error)
 
     async def write_alone(self, conn: Connection, moves: Sequence[Move]) -> frozenset[Any]:
         """Each move by itself, since together they were refused; one that is refused again is a bad run."""
@@ -377,11 +413,15 @@ class Pump:
         task = self._group.create_task(self._run_once(claim, context, finishing))
         self.running[claim.id] = Run(claim, context, task)
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: Run, *, cancel: bool = True) -> None:
         """Stops a handler whose row is not ours any more; its outcome is not wanted."""
         self.running.pop(run.claim.id, None)
         run.context.cancelled.set()
-        run.task.cancel()
+        if cancel:
+            run.task.cancel()
+        else:  # it goes on, and keeps its slot
+            self.places.abandoned[self.ledger.name] += 1
+            run.task.add_done_callback(lambda _: self.places.abandoned.subtract([self.ledger.name]))
         self._wake.set()
 
     async def _run_once(self, claim: Claimed, context: Context, finishing: Finishing) -> None:

@@ -5,10 +5,12 @@ The times of `workers` are UTC, zoneless; all others are moments.
 
 from typing import LiteralString
 
+# Said again when the first response was lost.
 REGISTER: LiteralString = """
 insert into workers (id, hostname, started_at, last_heartbeat, pool_size, version, serves, shares)
 select %(id)s, %(hostname)s, clock.now, clock.now, %(pool_size)s, %(version)s, %(serves)s, %(shares)s
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now) as clock
+on conflict (id) do update set last_heartbeat = excluded.last_heartbeat
 """
 
 BEAT: LiteralString = """

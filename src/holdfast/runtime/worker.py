@@ -12,15 +12,19 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 
+from holdfast import logs
 from holdfast.db.database import Database
 from holdfast.db.listen import listen
-from holdfast.engine.store import Store
+from holdfast.engine.outcomes import Crashed
+from holdfast.engine.store import Connection, Store
+from holdfast.errors import HoldfastError
 from holdfast.runtime import pauses, presence
 from holdfast.runtime.courier import Courier
 from holdfast.runtime.duties import Duty, Patience, statistics, sweeps
@@ -31,10 +35,12 @@ from holdfast.runtime.processes import Processes
 from holdfast.runtime.pulse import Tally
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.share import Share
+from holdfast.runtime.watchdog import Watchdog
 
 log = logging.getLogger("holdfast.worker")
 
 GRACE = 5.0  # seconds that a cancelled handler has to clean up
+EVENT_LOOP_BLOCKED = 10  # the exit code of a process whose event loop is blocked by a handler
 UNLIMITED_RUN = 3600.0  # seconds that a run without a time limit may take before a nameless row is given back
 
 
@@ -94,9 +100,10 @@ class Worker:
             serves=tuple(share.store.ledger.name for share in shares),
         )
         every = [*recovery, *statistics(self.tally), *duties]
-        self.keeper = Keeper(database, who, every, self._given_up, self._keeper_died)
+        self.keeper = Keeper(database, who, every, self)
         self.abandoned = 0
         self.last_resort: Callable[[], None] = lambda: None  # for handlers that no cancellation stops
+        self.exit: Callable[[int], object] | None = None  # ends the process whose event loop is blocked
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
         self._cleaned = False
@@ -161,16 +168,75 @@ class Worker:
 
         await listen(self.database, list(rings), ring, log=log)
 
-    def _given_up(self, new_id: str) -> None:
-        assert self._loop
-        for pump in self.pumps:
-            self._loop.call_soon_threadsafe(pump.give_up, new_id)
+    # -- what the keeper reports, from its own thread ------------------------------------------------
 
-    def _keeper_died(self, error: BaseException) -> None:
-        """Nobody says any more that we are alive: stop before others take our rows."""
+    def _in_loop(self, function: Callable[..., object], *args: object) -> None:
         assert self._loop
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def lease_lost(self) -> None:
+        """Other workers may take its rows: its handlers stop, and it claims nothing."""
+        for pump in self.pumps:
+            self._in_loop(pump.lose)
+
+    def registered(self, worker_id: str) -> None:
+        """It has a new lease: it goes on under this id."""
+        for pump in self.pumps:
+            self._in_loop(pump.renew, worker_id)
+
+    def keeper_died(self, error: BaseException) -> None:
+        """Nothing renews the lease any more: stop before others take our rows."""
         self._failure = error
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self._in_loop(self._stop.set)
+
+    def bar(self, barred: bool) -> None:
+        """Whether it may claim and write at all: a loop that comes back too late must not."""
+        for pump in self.pumps:
+            pump.barred = barred
+
+    def log_blocked(self, watchdog: Watchdog) -> None:
+        """Log what blocks the event loop, and which rows wait for it."""
+        blocking = self._blocking(watchdog)
+        rows = [f"{pump.ledger.name} {key}" for pump in self.pumps for key in list(pump.running)]
+        log.error(
+            "event loop blocked for %.1f s by %s; rows at work: %s; stack:\n%s",
+            watchdog.silent,
+            f"{blocking.ledger} {blocking.job}" if blocking else "no handler",
+            ", ".join(rows) or "none",
+            watchdog.stack(),
+        )
+
+    async def release_blocked(self, conn: Connection, watchdog: Watchdog) -> None:
+        """Count the run that blocks the event loop as a bad one, and release all others."""
+        blocking = self._blocking(watchdog)
+        message = f"the handler blocked the event loop of its worker for {watchdog.silent:.0f} s"
+        crash = Crashed(code="EVENT_LOOP_BLOCKED", message=message, trace=watchdog.stack())
+        for pump in self.pumps:
+            if blocking and blocking.ledger == pump.ledger.name:
+                await pump.abandon(conn, self.keeper.who.id, blocking.job, crash)
+            else:
+                await pump.abandon(conn, self.keeper.who.id, None, crash)
+
+    def exit_blocked(self) -> None:
+        """End the process, if it is ours to end; else the worker stops as soon as the loop comes back."""
+        message = "event loop blocked beyond the worker timeout; worker stopped"
+        log.critical("%s", message)
+        self.lease_lost()
+        self.keeper_died(HoldfastError(message=message))
+        if self.exit is not None:
+            self.exit(EVENT_LOOP_BLOCKED)
+
+    def _blocking(self, watchdog: Watchdog) -> logs.Run | None:
+        """The run that blocks the event loop: the one whose task, or whose task's task, is being stepped."""
+        if found := watchdog.run():
+            return found
+        task = watchdog.task()  # a loop of another make shows no frames of its own
+        for pump in self.pumps:
+            for key, run in list(pump.running.items()):
+                if run.task is not None and run.task is task:
+                    return logs.Run(pump.ledger.name, key, self.id, None)
+        return None
 
     # -- stopping ------------------------------------------------------------------------------------
 
@@ -211,24 +277,53 @@ class Worker:
 def stopping_on_signals(
     stop: Callable[[], None], consequence: str = "the leader will give the rows back"
 ) -> Generator[None]:
-    """SIGTERM and SIGINT ask for an orderly stop; a second one ends the process at once, and says so."""
+    """SIGTERM and SIGINT ask for an orderly stop; a second one ends the process at once, and says so.
+
+    The second one does so also while a handler blocks the event loop.
+    """
     loop = asyncio.get_running_loop()
     asked = False
 
     def on_signal(number: signal.Signals) -> None:
         nonlocal asked
         if asked:
-            sys.stderr.write(f"second {number.name}: dying at once; {consequence}\n")
-            sys.stderr.flush()
-            os._exit(128 + number)
+            _die(number, consequence)
         asked = True
         stop()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     for number in numbers:
         loop.add_signal_handler(number, on_signal, number)
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    loop_fd = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    reading = (receiver, loop_fd, numbers, consequence)
+    threading.Thread(target=_count_signals, args=reading, name="holdfast signals", daemon=True).start()
     try:
         yield
     finally:
+        signal.set_wakeup_fd(loop_fd)
+        sender.close()
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+def _count_signals(
+    receiver: socket.socket, loop_fd: int, ending: Sequence[signal.Signals], consequence: str
+) -> None:
+    """Pass each signal on to the loop, and die by the second of `ending`, whatever the loop does."""
+    seen = 0
+    with receiver:
+        while received := receiver.recv(64):
+            with suppress(OSError):  # the loop is closed, or has more signals than it can take
+                os.write(loop_fd, received)
+            for number in (signal.Signals(byte) for byte in received if byte in ending):
+                seen += 1
+                if seen > 1:
+                    _die(number, consequence)
+
+
+def _die(number: signal.Signals, consequence: str) -> None:
+    sys.stderr.write(f"second {number.name}: dying at once; {consequence}\n")
+    sys.stderr.flush()
+    os._exit(128 + number)
