@@ -220,10 +220,10 @@ def test_every_lane_is_read_by_its_index_and_without_a_sort(
 
 
 FOREIGN = {
-    "job": (
-        "insert into job (org_id, type, priority) select md5('1')::uuid, {}, {} from generate_series(1, {}) as n"
-    ),
-    "tasks": "insert into tasks (type, priority) select {}, {} from generate_series(1, {}) as n",
+    "job": """
+        insert into job (org_id, type, priority) select md5('1')::uuid, {}, {} from generate_series(1, {})
+    """,
+    "tasks": "insert into tasks (type, priority) select {}, {} from generate_series(1, {})",
 }
 
 

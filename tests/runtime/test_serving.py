@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Item, Settings
+from holdfast.apps.connectors.app import app as connectors_app
 from holdfast.apps.schedules import intake
 from holdfast.apps.schedules.ledger import SESSIONS
 from holdfast.db.pool import Connection
@@ -157,11 +158,11 @@ async def test_an_app_runs_where_it_is_enabled(settings: Settings, caplog: pytes
     with caplog.at_level(logging.INFO, "holdfast"):
         async with Holdfast(replace(settings, apps=("all",))) as app:
             assert served(app.worker()) == ["sync_jobs", "system_jobs"]
-    assert "capture sessions are left alone: HOLDFAST_SCHEDULES_EXTRACTOR is not set" in caplog.text
+    assert "capture_session is left alone: HOLDFAST_SCHEDULES_EXTRACTOR is not set" in caplog.text
     async with Holdfast(replace(settings, apps=("all",), schedules_extractor="sample")) as app:
         assert served(app.worker()) == ["sync_jobs", "capture_session", "system_jobs"]
-    async with Holdfast(settings, apps=[replace(app.apps[-1], name="mine", ledgers=())]) as own:
-        assert served(own.worker()) == []
+    async with Holdfast(settings, apps=[connectors_app()]) as app:
+        assert served(app.worker()) == ["sync_jobs"]
     with pytest.raises(SettingsError, match="HOLDFAST_APPS: there is no app 'conectors'"):
         async with Holdfast(replace(settings, apps=("conectors",))) as app:
             app.worker()
@@ -171,7 +172,9 @@ async def test_a_fixture_needs_its_path(settings: Settings, tmp_path: Path) -> N
     """The sample day has a name of its own."""
     for name in ("fixture", "noise"):
         async with Holdfast(replace(settings, schedules_extractor=name)) as app:
-            with pytest.raises(SettingsError, match=f"EXTRACTOR={name} needs HOLDFAST_SCHEDULES_FIXTURE_PATH"):
+            with pytest.raises(
+                SettingsError, match=f"EXTRACTOR={name} needs HOLDFAST_SCHEDULES_FIXTURE_PATH"
+            ):
                 app.worker(ledgers=[SESSIONS])
         known = replace(settings, schedules_extractor=name, schedules_fixture_path=tmp_path)
         async with Holdfast(known) as app:

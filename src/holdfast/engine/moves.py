@@ -133,9 +133,7 @@ class Moves(Words):
         keys = ((lane, SQL("t.{} as key, {}").format(self.key, self._ranks(lane))) for lane in lanes)
         by_kind = self.ledger.kind_indexed
         form = sql.PEEK_BY_SEARCHES if self.ledger.queue or by_kind else sql.PEEK
-        return self.render(
-            sql.AHEAD, rank=self._rank(lanes[0]), **self._peeks(form, keys, by_kind=by_kind)
-        )
+        return self.render(sql.AHEAD, rank=self._rank(lanes[0]), **self._peeks(form, keys, by_kind=by_kind))
 
     @cached_property
     def due_kinds(self) -> bytes:

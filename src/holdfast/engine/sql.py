@@ -98,7 +98,7 @@ from {table} as t join {table} as twin on {same}
 where t.{key} = %(id)s
 """
 
-# The same by one index search for each queue that the worker serves, for each kind that it knows, or for both.
+# The same by one index search for each queue that the worker serves, for each kind that it knows, or both.
 LANE_BY_SEARCHES: LiteralString = """\
 {name} as materialized (
     select lane.*

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_type_hints
 
@@ -81,6 +81,17 @@ class Handlers:
     def kinds(self, ledger: str) -> list[str]:
         """The kinds that this ledger has handlers for."""
         return sorted({kind for where, kind in self._known if where in (None, ledger)})
+
+    def names(self, ledger: str) -> bool:
+        """Whether a handler was declared for this ledger, and not for every one."""
+        return any(where == ledger for where, _ in self._known)
+
+    def without(self, others: Iterable[Handler]) -> Handlers:
+        """A copy without some of them."""
+        left_out = {(one.ledger, one.kind) for one in others}
+        found = Handlers()
+        found._known = {place: one for place, one in self._known.items() if place not in left_out}
+        return found
 
 
 def fit(ledger: Ledger, handlers: Handlers, item: Item, where: str = "") -> Item:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.apps.schedules import process_queries, queries
 from holdfast.apps.schedules.ledger import (
@@ -55,11 +55,21 @@ class SchedulesApp(App):
 
     def fitted(self, settings: Settings) -> tuple[Ledger, ...]:
         """Its ledgers under these settings. Without pictures there may be nothing to read."""
-        return sessions(settings, alone=not self.needs_images(settings)), notices(settings)
+        found = sessions(settings, alone=not self.needs_images(settings))
+        return replace(found, unserved=self.left_alone(settings)), notices(settings)
+
+    def left_alone(self, settings: Settings) -> str | None:
+        """Why no session is read under these settings; None: they are."""
+        if settings.schedules_extractor is None:
+            return "HOLDFAST_SCHEDULES_EXTRACTOR is not set: it names what reads them"
+        sample = settings.schedules_extractor == "sample" and "sample" not in self.own
+        if sample and settings.profile == "prod":
+            return "HOLDFAST_SCHEDULES_EXTRACTOR=sample is for trials, and the profile is prod"
+        return None
 
     def needs_images(self, settings: Settings) -> bool:
         """Whether a session without pictures is left alone: told by the extractor's class."""
-        name = settings.schedules_extractor
+        name = settings.schedules_extractor or ""
         return bool(getattr(self.own[name], "needs_images", False)) if name in self.own else name == "ocr"
 
 
