@@ -62,9 +62,13 @@ class Handlers:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str | None, str], Handler] = {}
+        self._left_out: frozenset[tuple[str | None, str]] = frozenset()
 
     def __iter__(self) -> Iterator[Handler]:
-        return iter(self._known.values())
+        return (self._known[place] for place in self._places())
+
+    def _places(self) -> Iterator[tuple[str | None, str]]:
+        return (place for place in self._known if place not in self._left_out)
 
     def add(self, handler: Handler) -> None:
         """Registers a handler; one kind of one ledger has one."""
@@ -76,21 +80,24 @@ class Handlers:
 
     def find(self, ledger: str, kind: str) -> Handler | None:
         """The handler of a kind: the ledger's own, else the one for every ledger."""
-        return self._known.get((ledger, kind)) or self._known.get((None, kind))
+        places = ((ledger, kind), (None, kind))
+        return next(
+            (self._known[one] for one in places if one in self._known and one not in self._left_out), None
+        )
 
     def kinds(self, ledger: str) -> list[str]:
         """The kinds that this ledger has handlers for."""
-        return sorted({kind for where, kind in self._known if where in (None, ledger)})
+        return sorted({kind for where, kind in self._places() if where in (None, ledger)})
 
     def names(self, ledger: str) -> bool:
         """Whether a handler was declared for this ledger, and not for every one."""
-        return any(where == ledger for where, _ in self._known)
+        return any(where == ledger for where, _ in self._places())
 
     def without(self, others: Iterable[Handler]) -> Handlers:
-        """A copy without some of them."""
-        left_out = {(one.ledger, one.kind) for one in others}
+        """The same without some of them. Handlers that are added later count in both."""
         found = Handlers()
-        found._known = {place: one for place, one in self._known.items() if place not in left_out}
+        found._known = self._known
+        found._left_out = self._left_out | {(one.ledger, one.kind) for one in others}
         return found
 
 
