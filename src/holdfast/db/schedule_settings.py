@@ -112,14 +112,13 @@ class ScheduleSettings:
     schedules_user_order: bool = setting(
         parsers.flag, False, "true: a session waits while an older one of its user is not done"
     )
-    schedules_extractor: str | None = setting(
-        _name,
-        None,
-        "what reads a session: ocr, fixture, noise, sample, or the name of one of your own; without it"
-        " sessions are left alone",
+    schedules_extractor: str = setting(
+        _name, "fixture", "what reads a session: fixture, noise, ocr, sample, or the name of one of your own"
     )
     schedules_fixture_path: Path | None = setting(  # noqa: RUF009 (a Path is immutable)
-        parsers.path, None, "the file that fixture and noise read, or a folder of them"
+        parsers.path,
+        None,
+        "the file that fixture and noise read, or a folder of them; without it they leave sessions alone",
     )
     schedules_noise_seed: int = setting(
         parsers.at_least(0), 0, "what the noise follows from: equal seeds give equal noise"

@@ -60,16 +60,18 @@ class SchedulesApp(App):
 
     def left_alone(self, settings: Settings) -> str | None:
         """Why no session is read under these settings; None: they are."""
-        if settings.schedules_extractor is None:
-            return "HOLDFAST_SCHEDULES_EXTRACTOR is not set: it names what reads them"
-        sample = settings.schedules_extractor == "sample" and "sample" not in self.own
-        if sample and settings.profile == "prod":
-            return "HOLDFAST_SCHEDULES_EXTRACTOR=sample is for trials, and the profile is prod"
+        name = settings.schedules_extractor
+        if name in self.own:
+            return None
+        if name in ("fixture", "noise") and settings.schedules_fixture_path is None:
+            return f"HOLDFAST_SCHEDULES_FIXTURE_PATH is not set, and the extractor is {name}"
+        if name == "sample" and settings.profile == "prod":
+            return "the extractor is sample, which is for trials, and the profile is prod"
         return None
 
     def needs_images(self, settings: Settings) -> bool:
         """Whether a session without pictures is left alone: told by the extractor's class."""
-        name = settings.schedules_extractor or ""
+        name = settings.schedules_extractor
         return bool(getattr(self.own[name], "needs_images", False)) if name in self.own else name == "ocr"
 
 

@@ -24,9 +24,7 @@ def _fixture(settings: Settings) -> Fixture:
     path = settings.schedules_fixture_path
     if path is None:
         problem = f"{NAME}={settings.schedules_extractor} needs HOLDFAST_SCHEDULES_FIXTURE_PATH"
-        raise SettingsError(
-            title="some settings are wrong:", problems=[f"{problem}; {NAME}=sample reads a sample day"]
-        )
+        raise SettingsError(title="some settings are wrong:", problems=[problem])
     return Fixture(path)
 
 
@@ -64,8 +62,7 @@ def chosen(settings: Settings, own: Mapping[str, Make] = MappingProxyType({})) -
     """What makes that extractor: known before anything is looked for that it needs."""
     known = {**EXTRACTORS, **own}
     name = settings.schedules_extractor
-    if name is None or name not in known:
-        found = f"{NAME} is {name!r}" if name else f"{NAME} is not set"
-        problem = f"{found}, and there is only {', '.join(sorted(known))}"
+    if name not in known:
+        problem = f"{NAME} is {name!r}, and there is only {', '.join(sorted(known))}"
         raise SettingsError(title="some settings are wrong:", problems=[problem])
     return known[name]

@@ -62,11 +62,10 @@ def work(ground: Ground) -> Work:
     counted = Facts()
     ground.stores[SESSIONS].witness = witness(counted)
     left_alone = app.left_alone(settings)
-    make = chosen(settings, app.own) if settings.schedules_extractor else None
+    make = chosen(settings, app.own)
 
     @cache
     def pipeline() -> Pipeline:  # for whoever works: what it needs may be missing where pages are served
-        assert make
         return Pipeline(
             settings=settings, extractor=make(settings), outbox=ground.stores[NOTICES], facts=counted
         )
