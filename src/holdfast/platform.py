@@ -26,10 +26,10 @@ from holdfast.db.settings import Settings
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.store import Store
-from holdfast.errors import InvalidInput, LedgerError, MissingExtra
+from holdfast.errors import InvalidInput, LedgerError, MissingExtra, SettingsError
 from holdfast.runtime.app import App, Work
 from holdfast.runtime.duties import guarded
-from holdfast.runtime.handlers import Place, describe
+from holdfast.runtime.handlers import Handlers, Place, describe
 from holdfast.runtime.share import Pace, Share
 from holdfast.runtime.worker import Worker, stopping_on_signals
 
@@ -59,6 +59,7 @@ class Holdfast(Client):
     ) -> None:
         own = tuple(apps)  # one that has the name of a built-in app takes its place
         self.apps: tuple[App, ...] = (*(app for app in APPS if app.name not in {o.name for o in own}), *own)
+        self._own = frozenset(app.name for app in own)
         self._works: dict[str, Work | None] = {}
         super().__init__(
             settings, _stores((*(ledger for app in self.apps for ledger in app.ledgers), *ledgers))
@@ -193,8 +194,11 @@ class Holdfast(Client):
         most: int | None = None,
         stores: Mapping[str, Store] | None = None,
     ) -> Worker:
-        """A worker for these ledgers (default: all), with a concurrency for each or one for all.
+        """A worker for these ledgers, with a concurrency for each or one for all.
 
+        Default: the ledgers that there are handlers for, those of the apps that are enabled included. In a
+        ledger with `unknown_kind="reject"` it rejects what it has no handler for if the ledger is named here
+        or by a handler; everywhere else it leaves such rows.
         `most`: it claims no more rows than this from each. `stores`: what it takes a ledger's rows by,
         instead of the application's own.
         """
@@ -207,8 +211,21 @@ class Holdfast(Client):
             if self._works[app.name] is None and any(one.name in (ledgers or ()) for one in app.ledgers):
                 raise MissingExtra(what=f"the app {app.name}", extra=app.extra)
         paces = {name: pace for work in self._works.values() if work for name, pace in work.paces.items()}
+        enabled = self.enabled(ledgers or ())
+        disabled = [app for app in self.apps if app not in enabled or self._works[app.name] is None]
+        handlers = self.handlers.without(
+            one for app in disabled if (work := self._works[app.name]) for one in work.handlers
+        )
+        closed = {one.name for app in disabled for one in app.ledgers}  # but for handlers that name them
         for name in ledgers or ():
-            self._must_be_handled(name)
+            if not self._handled(name, handlers) and self.store(name).ledger.unknown_kind == "leave":
+                why = self.store(name).ledger.unserved or "nothing would be done"
+                raise InvalidInput(field="ledgers", message=f"{name} has no handler here: {why}")
+        names = ledgers or [
+            name
+            for name in self.stores
+            if (handlers.names(name) if name in closed else self._handled(name, handlers))
+        ]
         shares = [
             Share(
                 store=(stores or {}).get(name) or self.store(name),
@@ -218,9 +235,15 @@ class Holdfast(Client):
                 kinds=None if kinds is None else tuple(kinds),
                 queues=tuple(queues),
                 backoff=self._backoff(name),
+                rejects=self.store(name).ledger.unknown_kind == "reject"
+                and name not in closed
+                and (bool(ledgers) or handlers.names(name)),
             )
-            for name in dict.fromkeys(ledgers or self._served())  # named twice, it is served once
+            for name in dict.fromkeys(names)  # named twice, it is served once
         ]
+        for ledger in (self.store(one.name).ledger for app in enabled for one in app.ledgers):
+            if ledger.unserved and ledger.name not in names:
+                log.info("%s is left alone: %s", ledger.name, ledger.unserved)
         works = [(app, work) for app in self.apps if (work := self._works[app.name])]
         served = {share.store.ledger.name for share in shares}
         for app, work in works:
@@ -229,7 +252,7 @@ class Holdfast(Client):
         return Worker(
             self.database,
             shares,
-            self.handlers,
+            handlers,
             duties=[guarded(duty) for _, work in works for duty in work.duties],
             stores=list(self.stores.values()),
             longest={one.name: work.longest for app, work in works if work.longest for one in app.ledgers},
@@ -259,19 +282,27 @@ class Holdfast(Client):
             log.info("the app %s rests: pip install 'holdfast[%s]' wakes it", app.name, app.extra)
             return None
 
-    def _served(self) -> list[str]:
-        """The ledgers that a worker serves when nobody says which: all but those whose app rests."""
-        resting = {one.name for app in self.apps if self._works[app.name] is None for one in app.ledgers}
-        return [name for name in self.stores if name not in resting and self._handled(name)]
+    def enabled(self, ledgers: Sequence[str] = ()) -> tuple[App, ...]:
+        """The apps whose handlers a worker runs that serves these ledgers by name.
 
-    def _handled(self, name: str) -> bool:
-        """Whether there is something to do with the rows of a ledger. Without kinds, one handler decides."""
-        ledger = self.store(name).ledger
-        return bool(ledger.kind or ledger.unknown_kind == "reject" or self.handlers.find(name, name))
+        Those that `HOLDFAST_APPS` names, those that this application was given, and those of the ledgers.
+        """
+        wanted, known = self.settings.apps, [app.name for app in self.apps]
+        if unknown := [name for name in wanted if name not in (*known, "all")]:
+            problem = f"HOLDFAST_APPS: there is no app {unknown[0]!r}: there are {', '.join(sorted(known))}"
+            raise SettingsError(title="some settings are wrong:", problems=[problem])
+        return tuple(
+            app
+            for app in self.apps
+            if app.work is None
+            or app.name in (*self._own, *wanted)
+            or "all" in wanted
+            or any(ledger.name in ledgers for ledger in app.ledgers)
+        )
 
-    def _must_be_handled(self, name: str) -> None:
-        if not self._handled(name):
-            raise InvalidInput(field="ledgers", message=f"{name} has no handler here: nothing would be done")
+    def _handled(self, name: str, handlers: Handlers) -> bool:
+        """Whether there is a handler for rows of a ledger. Without kinds, one handler decides."""
+        return bool(handlers.kinds(name) if self.store(name).ledger.kind else handlers.find(name, name))
 
     def _backoff(self, ledger: str) -> Backoff | None:
         """How long bad runs wait, where a setting decides; None leaves it to the ledger."""

@@ -106,7 +106,7 @@ def test_wrong_settings_of_schedules_stop_the_start_all_at_once() -> None:
         "not '0'",
         "HOLDFAST_SCHEDULES_IDLE_TIMEOUT_SECONDS must be a whole number of at least 0, not '-1'",
         "HOLDFAST_SCHEDULES_MAX_LOST must be a whole number of at least 1, not '0'",
-        "HOLDFAST_SCHEDULES_EXTRACTOR must be a name like fixture, noise or ocr, not 'Big Words'",
+        "HOLDFAST_SCHEDULES_EXTRACTOR must be a name like sample, fixture, noise or ocr, not 'Big Words'",
         "HOLDFAST_SCHEDULES_NOISE_SEED must be a whole number of at least 0, not 'x'",
         "HOLDFAST_SCHEDULES_SUMMARY_THRESHOLD must be a whole number of at least 1, not '0'",
         "HOLDFAST_SCHEDULES_TIMEZONE must be a time zone like Europe/Stockholm, not 'Mars/Olympus'",

@@ -45,7 +45,9 @@ async def test_the_migrated_tasks_are_healthy_and_both_lanes_have_their_index(co
     assert [finding.severity for finding in diagnosis.findings] == ["fine"] * len(diagnosis.findings)
     assert [(lane.lane, lane.plan, lane.served) for lane in diagnosis.lanes] == [
         ("fresh", "Index Scan using idx_tasks_claimable on tasks", True),
+        ("fresh by type", "Index Scan using idx_tasks_claimable_by_type on tasks", True),
         ("retry", "Index Scan using idx_tasks_due_retry on tasks", True),
+        ("retry by type", "Index Scan using idx_tasks_due_retry_by_type on tasks", True),
     ]
     assert diagnosis.remedy() == ""
 
@@ -174,8 +176,8 @@ async def test_a_dropped_column_of_a_lane_comes_back_with_its_indexes(conn: Conn
     due, *lanes = await broken(conn, "alter table tasks drop column next_retry_at")
     assert "next_retry_at (due) is not there" in due.what
     assert [finding.what for finding in lanes] == [
-        "no index serves the lane fresh: cannot be planned without next_retry_at",
-        "no index serves the lane retry: cannot be planned without next_retry_at",
+        f"no index serves the lane {lane}: cannot be planned without next_retry_at"
+        for lane in ("fresh", "fresh by type", "retry", "retry by type")
     ]
 
 

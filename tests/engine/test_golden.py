@@ -48,6 +48,8 @@ def statements(ledger: Ledger) -> Iterator[tuple[str, bytes | None]]:
         yield "copy: the clock", sql.moment
         yield "copy", sql.copy((*usual, ledger.state, ledger.times.created))
     yield "claim", sql.claim
+    if ledger.kind_indexed:
+        yield "claim of some kinds", sql.claim_of_kinds
     for verb, statement in sql.moves.items():
         yield f"{verb}, by the worker", statement
     for verb, statement in sql.orders.items():
@@ -71,6 +73,7 @@ def statements(ledger: Ledger) -> Iterator[tuple[str, bytes | None]]:
     yield "depth: the size of the table", sql.size
     yield "depth, of one state", sql.depth(("state",))
     yield "head", sql.head
+    yield "due kinds", sql.due_kinds
     yield "ahead", sql.ahead
     yield "touched", sql.touched
     yield "held since", sql.held_since

@@ -29,6 +29,11 @@ INDEXES = {
     "syncs": {"lane_fresh": "syncs_fresh", "lane_retry": "syncs_retry", "lane_failed": "syncs_failed"},
 }
 
+BY_KIND = {
+    "job": {"lane_due": "idx_job__claimable_by_type"},
+    "tasks": {"lane_fresh": "idx_tasks_claimable_by_type", "lane_retry": "idx_tasks_due_retry_by_type"},
+}
+
 # Where one row only may run: the search for another one.
 TWINS = {("syncs", "lane_failed"): "syncs_active"}
 
@@ -183,9 +188,9 @@ def lanes_of(plan: Plan) -> dict[str, list[Plan]]:
     return {name: list(nodes(part)) for name, part in found.items() if name.startswith("lane_")}
 
 
-def each_lane_is_its_index(ledger: Ledger, plan: Plan) -> None:
+def each_lane_is_its_index(ledger: Ledger, plan: Plan, indexes: dict[str, dict[str, str]] = INDEXES) -> None:
     lanes = lanes_of(plan)
-    expected = INDEXES[ledger.name]
+    expected = indexes[ledger.name]
     assert lanes.keys() == expected.keys()
     for name, parts in lanes.items():
         searched = [expected[name], TWINS.get((ledger.name, name))]
@@ -214,13 +219,55 @@ def test_every_lane_is_read_by_its_index_and_without_a_sort(
         each_lane_is_its_index(ledger, plan)
 
 
+FOREIGN = {
+    "job": """
+        insert into job (org_id, type, priority) select md5('1')::uuid, {}, {} from generate_series(1, {})
+    """,
+    "tasks": "insert into tasks (type, priority) select {}, {} from generate_series(1, {})",
+}
+
+
+@pytest.mark.parametrize("ledger", [TASKS, JOB], ids=lambda ledger: ledger.name)
+def test_rows_of_other_kinds_do_not_slow_a_claim_down(postgres: str, ledger: Ledger) -> None:
+    """Two hundred thousand before the rows of one's own, whatever the statistics know of them.
+
+    The same holds for how many rows of some kinds stand before one.
+    """
+    sql = Store(ledger).sql
+    with ledger_database(postgres) as emptied, psycopg.connect(emptied(), autocommit=True) as db:
+
+        def claims_are_quick(rows: int) -> None:
+            for how, explain in EXPLAIN.items():
+                with db.transaction(force_rollback=True):
+                    plan = explain(db, sql.claim_of_kinds, params(kinds=["mine", "rare"]), "analyze, buffers")
+                assert plan["Actual Rows"] == rows
+                assert buffers(plan) < 600, (how, buffers(plan))
+                each_lane_is_its_index(ledger, plan, BY_KIND)
+            asked = params(kinds=["mine"]) | {"id": uuid4()}
+            plan = explain_custom(db, sql.ahead, asked, "analyze, buffers")
+            assert buffers(plan) < 600, buffers(plan)
+
+        def add(kind: str, priority: int, rows: int) -> None:
+            db.execute(SQL(FOREIGN[ledger.name]).format(kind, priority, rows))
+
+        add("mine", 0, 1000)
+        db.execute(f"vacuum analyze {ledger.table}")
+        add("foreign", 9, 200_000)
+        claims_are_quick(LIMIT)  # by statistics that know of one's own kind alone
+        db.execute(f"delete from {ledger.table} where type = 'mine'")
+        db.execute(f"vacuum analyze {ledger.table}")
+        claims_are_quick(0)  # by statistics that know of the other kind alone
+        add("mine", 0, 1000)
+        claims_are_quick(LIMIT)
+
+
 @pytest.mark.parametrize("full", FULL, ids=lambda full: full.ledger.name)
 def test_a_claim_on_a_full_table_reads_a_bounded_number_of_buffers(postgres: str, full: Full) -> None:
     """Section 5, J-8, J-11: a million finished rows, half a million future ones of higher priority.
 
     By a plan for its values and by a generic one; with rows to claim, with none, and for some kinds only.
     """
-    claim = Store(full.ledger).sql.claim
+    sql = Store(full.ledger).sql
     with ledger_database(postgres) as emptied, psycopg.connect(emptied(), autocommit=True) as db:
         fill(db, full)
         for filling in ((), full.ready):
@@ -228,13 +275,13 @@ def test_a_claim_on_a_full_table_reads_a_bounded_number_of_buffers(postgres: str
                 db.execute(statement)
             for how, explain in EXPLAIN.items():
                 for kinds in (None, ["fresh", "due"]):
+                    claim = sql.claim_of_kinds if kinds else sql.claim
                     with db.transaction(force_rollback=True):
                         plan = explain(db, claim, params(kinds=kinds), "analyze, buffers")
                     assert plan["Actual Rows"] == (LIMIT if filling else 0)
                     if db.info.server_version >= 180000:  # the first with a skip scan
                         assert buffers(plan) < full.most, (how, kinds, buffers(plan))
-                    if kinds is None:
-                        each_lane_is_its_index(full.ledger, plan)
+                    each_lane_is_its_index(full.ledger, plan, BY_KIND if kinds else INDEXES)
         assert buffers(explain_custom(db, full.wrong, {}, "analyze, buffers")) > 5 * full.most
         recovery_reads_held_rows_only(db, full)
         looks_read_little(db, full)
@@ -242,8 +289,8 @@ def test_a_claim_on_a_full_table_reads_a_bounded_number_of_buffers(postgres: str
 
 def looks_read_little(db: Database, full: Full) -> None:
     """What pages show of a ledger: nothing from end to end, whatever is in it."""
-    sql, values = Store(full.ledger).sql, params() | {"limit": 51, "id": uuid4()}
-    for query in (sql.head, sql.ahead, sql.held, sql.touched, sql.rows(())):
+    sql, values = Store(full.ledger).sql, params(kinds=["fresh", "due"]) | {"limit": 51, "id": uuid4()}
+    for query in (sql.head, sql.due_kinds, sql.ahead, sql.held, sql.touched, sql.rows(())):
         plan = explain_custom(db, query, values, "analyze, buffers")
         scans = [node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
         assert full.ledger.table not in scans

@@ -480,6 +480,34 @@ with recursive clock as materialized (
 )
 select case when min(lane.since) is not null then greatest(least(min(lane.since), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as since from (select * from "lane_pending" union all select * from "lane_stale") as lane;
 
+-- due kinds
+with recursive clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+),
+"lane_pending" as materialized (
+    select 'capture_session'::text as kind
+    from "schedule_ingest"."capture_session" as t
+    where t."state" = 'pending' and coalesce((
+            select max(i.created_at) from schedule_ingest.capture_image as i where i.session_id = t.id
+        ), t.created_at) <= (select now from clock) - make_interval(secs => 25.0)
+    order by t."created_at", t."id"
+    limit %(limit)s
+),
+"lane_stale" as materialized (
+    select 'capture_session'::text as kind
+    from "schedule_ingest"."capture_session" as t
+    where t."state" = 'processing' and (
+            t.locked_at is null or t.locked_at < (select now from clock) - make_interval(secs => 300.0)
+        ) and (select count(*) from schedule_ingest.capture_attempt as a
+            where a.session_id = t.id and coalesce(a.outcome, 'lost') = 'lost' and a.attempt > coalesce((
+                select max(e.attempt) from schedule_ingest.capture_attempt as e
+                where e.session_id = t.id and e.outcome not in ('lost', 'released')
+            ), 0)) < 5
+    order by t."created_at", t."id"
+    limit %(limit)s
+)
+select distinct lane.kind from (select * from "lane_pending" union all select * from "lane_stale") as lane order by lane.kind;
+
 -- ahead
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now

@@ -671,6 +671,30 @@ with recursive clock as materialized (
 )
 select case when min(lane.since) is not null then greatest(least(min(lane.since), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as since from (select * from "lane_due") as lane;
 
+-- due kinds
+with recursive clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+),
+"queues_due" (name) as (
+    (select t."queue" from "town"."errand" as t where t."status" in ('queued', 'failed') order by t."queue" limit 1)
+    union all
+    select (
+        select t."queue" from "town"."errand" as t where t."status" in ('queued', 'failed') and t."queue" > q.name order by t."queue" limit 1
+    )
+    from "queues_due" as q where q.name is not null
+),
+"lane_due" as materialized (
+    select lane.*
+    from "queues_due" as q, lateral (
+        select t."type"::text as kind
+        from "town"."errand" as t
+        where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[])) and t."run_at" >= '-infinity'
+        order by t."priority" desc, t."run_at"
+        limit %(limit)s
+    ) as lane
+)
+select distinct lane.kind from (select * from "lane_due") as lane order by lane.kind;
+
 -- ahead
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now

@@ -97,8 +97,52 @@ with clock as materialized (
         select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."run_at" as "rank_1", (select now from clock) as now,
             extract(epoch from (select now from clock) - greatest(least(greatest(t."run_at", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
         from "job" as t
-        where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+        where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock)
         order by t."priority" desc, t."run_at"
+        limit %(limit)s
+        for no key update of t skip locked
+    ) as lane
+),
+picked as materialized (
+    select * from (select * from "lane_due") as lane
+    order by "rank_0" desc, "rank_1"
+    limit %(limit)s
+),
+moved as (
+    update "job" as t
+    set "status" = 'running', "worker_id" = %(owner)s, "fence" = t."fence" + 1, "started_at" = coalesce(t."started_at", greatest(m.now, t."updated_at")), "updated_at" = greatest(m.now, t."updated_at")
+    from picked as m
+    where t."id" = m.key
+    returning t."id", t."type", t."payload", t."status", t."worker_id", t."fence", t."attempt", t."max_attempts", t."backoff_policy", t."org_id", t."traceparent", t."run_at", t."updated_at"
+),
+hops (start, step, prev, next) as (
+    values ('queued'::text, 0, 'queued'::text, 'running'::text), ('failed'::text, 0, 'failed'::text, 'queued'::text), ('failed'::text, 1, 'queued'::text, 'running'::text)
+),
+told as (
+    insert into "job_event" ("job_id", "ts", "prev_status", "next_status", "detail_json")
+    select t."id", t."updated_at", h.prev, h.next,
+        jsonb_strip_nulls(jsonb_build_object('verb', 'claim'::text, 'attempt', t."attempt", 'fence', t."fence")) || coalesce(%(detail)s::jsonb, '{}')
+    from moved as t
+    join picked as m on m.key = t."id"
+    join hops as h on h.start is not distinct from m.prev
+    order by t."id", h.step
+)
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempt" as "attempts", t."max_attempts" as "limit", t."backoff_policy"::text as "policy", t."org_id" as "tenant", t."traceparent" as "trace", p.waited
+from moved as t join picked as p on p.key = t."id"
+order by "rank_0" desc, "rank_1";
+
+-- claim of some kinds
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+),
+"lane_due" as materialized (
+    select lane.*
+    from unnest(%(queues)s::text[]) as q (name), unnest(%(kinds)s::text[]) as k (name), lateral (
+        select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."run_at" as "rank_1", (select now from clock) as now,
+            extract(epoch from (select now from clock) - greatest(least(greatest(t."run_at", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
+        from "job" as t
+        where t."queue" = q.name and t."type" between k.name and k.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock)
+        order by t."type", t."priority" desc, t."run_at"
         limit %(limit)s
         for no key update of t skip locked
     ) as lane
@@ -664,12 +708,36 @@ with recursive clock as materialized (
     from "queues_due" as q, lateral (
         select greatest(t."run_at", t."created_at") as since
         from "job" as t
-        where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[])) and t."run_at" >= '-infinity'
+        where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and t."run_at" >= '-infinity'
         order by t."priority" desc, t."run_at"
         limit %(limit)s
     ) as lane
 )
 select case when min(lane.since) is not null then greatest(least(min(lane.since), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as since from (select * from "lane_due") as lane;
+
+-- due kinds
+with recursive clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+),
+"queues_due" (name) as (
+    (select t."queue" from "job" as t where t."status" in ('queued', 'failed') order by t."queue" limit 1)
+    union all
+    select (
+        select t."queue" from "job" as t where t."status" in ('queued', 'failed') and t."queue" > q.name order by t."queue" limit 1
+    )
+    from "queues_due" as q where q.name is not null
+),
+"lane_due" as materialized (
+    select lane.*
+    from "queues_due" as q, lateral (
+        select t."type"::text as kind
+        from "job" as t
+        where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and t."run_at" >= '-infinity'
+        order by t."priority" desc, t."run_at"
+        limit %(limit)s
+    ) as lane
+)
+select distinct lane.kind from (select * from "lane_due") as lane order by lane.kind;
 
 -- ahead
 with clock as materialized (
@@ -677,11 +745,11 @@ with clock as materialized (
 ),
 "lane_due" as materialized (
     select lane.*
-    from unnest(%(queues)s::text[]) as q (name), lateral (
+    from unnest(%(queues)s::text[]) as q (name), unnest(%(kinds)s::text[]) as k (name), lateral (
         select t."id" as key, t."priority" as "rank_0", t."run_at" as "rank_1"
         from "job" as t
-        where t."queue" = q.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[])) and t."run_at" >= '-infinity'
-        order by t."priority" desc, t."run_at"
+        where t."queue" = q.name and t."type" between k.name and k.name and t."status" in ('queued', 'failed') and t."run_at" <= (select now from clock) and t."run_at" >= '-infinity'
+        order by t."type", t."priority" desc, t."run_at"
         limit %(limit)s
     ) as lane
 ),

@@ -384,6 +384,26 @@ with recursive clock as materialized (
 )
 select case when min(lane.since) is not null then to_timestamp(greatest(least(min(lane.since), 253402300799999), -62135596800000) / 1000.0) end as since from (select * from "lane_shelf" union all select * from "lane_later") as lane;
 
+-- due kinds
+with recursive clock as materialized (
+    select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now
+),
+"lane_shelf" as materialized (
+    select t."service"::text as kind
+    from "parcels" as t
+    where t."stage" = 'shelved' and t."not_before" is null and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[]))
+    order by t."shelved_ms"
+    limit %(limit)s
+),
+"lane_later" as materialized (
+    select t."service"::text as kind
+    from "parcels" as t
+    where t."stage" = 'shelved' and t."not_before" is not null and t."not_before" <= (select now from clock) and (%(kinds)s::text[] is null or t."service" = any(%(kinds)s::text[])) and t."not_before" >= -9223372036854775807
+    order by t."not_before"
+    limit %(limit)s
+)
+select distinct lane.kind from (select * from "lane_shelf" union all select * from "lane_later") as lane order by lane.kind;
+
 -- ahead
 with clock as materialized (
     select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now

@@ -387,6 +387,27 @@ with recursive clock as materialized (
 )
 select case when min(lane.since) is not null then greatest(least(min(lane.since), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as since from (select * from "lane_pending") as lane;
 
+-- due kinds
+with recursive clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+),
+"lane_pending" as materialized (
+    select 'schedule_notification'::text as kind
+    from "schedule_ingest"."schedule_notification" as t
+    where t."status" = 'pending' and coalesce((
+            select a.next_at from schedule_ingest.notification_attempt as a
+            where a.notification_id = t.notification_id order by a.attempt desc limit 1
+        ), '-infinity') <= (select now from clock)
+        and not exists (
+            select from schedule_ingest.schedule_notification as older
+            where older.user_id = t.user_id and older.status = 'pending'
+                and (older.created_at, older.notification_id) < (t.created_at, t.notification_id)
+        )
+    order by t."created_at", t."notification_id"
+    limit %(limit)s
+)
+select distinct lane.kind from (select * from "lane_pending") as lane order by lane.kind;
+
 -- ahead
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now

@@ -467,6 +467,33 @@ with recursive clock as materialized (
 )
 select case when min(lane.since) is not null then greatest(least(min(lane.since), '9999-12-31 23:59:59.999999Z'), '0001-01-01 00:00:00Z') end as since from (select * from "lane_fresh" union all select * from "lane_retry" union all select * from "lane_failed") as lane;
 
+-- due kinds
+with recursive clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+),
+"lane_fresh" as materialized (
+    select t."job_type"::text as kind
+    from "sync_jobs" as t
+    where t."status" = 'queued' and t."retry_after" is null and t."scheduled_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[])) and t."scheduled_at" >= '-infinity'
+    order by t."priority" desc, t."scheduled_at", t."id"
+    limit %(limit)s
+),
+"lane_retry" as materialized (
+    select t."job_type"::text as kind
+    from "sync_jobs" as t
+    where t."status" = 'queued' and t."retry_after" is not null and t."retry_after" <= (select now from clock) and t."scheduled_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[])) and t."retry_after" >= '-infinity'
+    order by t."priority" desc, t."retry_after", t."id"
+    limit %(limit)s
+),
+"lane_failed" as materialized (
+    select t."job_type"::text as kind
+    from "sync_jobs" as t
+    where t."status" = 'failed' and t."retry_after" is not null and t."retry_after" <= (select now from clock) and t."scheduled_at" <= (select now from clock) and not exists (select from "sync_jobs" as twin where twin."connection_id" = t."connection_id" and twin."job_type" = t."job_type" and twin."status" in ('queued', 'running') offset 0) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[])) and t."retry_after" >= '-infinity'
+    order by t."priority" desc, t."retry_after", t."id"
+    limit %(limit)s
+)
+select distinct lane.kind from (select * from "lane_fresh" union all select * from "lane_retry" union all select * from "lane_failed") as lane order by lane.kind;
+
 -- ahead
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now

@@ -387,6 +387,30 @@ with recursive clock as materialized (
 )
 select case when min(lane.since) is not null then to_timestamp(greatest(least(min(lane.since), 253402300799999), -62135596800000) / 1000.0) end as since from (select * from "lane_due") as lane;
 
+-- due kinds
+with recursive clock as materialized (
+    select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now
+),
+"queues_due" (name) as (
+    (select coalesce(t."queue", 'default') from "system"."jobs" as t where t."status" in ('queued', 'retrying') order by coalesce(t."queue", 'default') limit 1)
+    union all
+    select (
+        select coalesce(t."queue", 'default') from "system"."jobs" as t where t."status" in ('queued', 'retrying') and coalesce(t."queue", 'default') > q.name order by coalesce(t."queue", 'default') limit 1
+    )
+    from "queues_due" as q where q.name is not null
+),
+"lane_due" as materialized (
+    select lane.*
+    from "queues_due" as q, lateral (
+        select t."job_type"::text as kind
+        from "system"."jobs" as t
+        where coalesce(t."queue", 'default') = q.name and t."status" in ('queued', 'retrying') and t."run_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."job_type" = any(%(kinds)s::text[])) and t."run_at" >= -9223372036854775807
+        order by t."priority" desc nulls last, t."run_at"
+        limit %(limit)s
+    ) as lane
+)
+select distinct lane.kind from (select * from "lane_due") as lane order by lane.kind;
+
 -- ahead
 with clock as materialized (
     select floor(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp())) * 1000)::bigint as now

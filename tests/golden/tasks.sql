@@ -65,7 +65,7 @@ with clock as materialized (
     select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."created_at" as "rank_1", (select now from clock) as now,
         extract(epoch from (select now from clock) - greatest(least(greatest(t."updated_at", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
     from "tasks" as t
-    where t."status" = 'pending' and t."next_retry_at" is null and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+    where t."status" = 'pending' and t."next_retry_at" is null
     order by t."priority" desc, t."created_at"
     limit %(limit)s
     for no key update of t skip locked
@@ -74,10 +74,54 @@ with clock as materialized (
     select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."next_retry_at" as "rank_1", (select now from clock) as now,
         extract(epoch from (select now from clock) - greatest(least(greatest(t."next_retry_at", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
     from "tasks" as t
-    where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+    where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock)
     order by t."priority" desc, t."next_retry_at"
     limit %(limit)s
     for no key update of t skip locked
+),
+picked as materialized (
+    select * from (select * from "lane_fresh" union all select * from "lane_retry") as lane
+    order by "rank_0" desc, "rank_1"
+    limit %(limit)s
+),
+moved as (
+    update "tasks" as t
+    set "status" = 'claimed', "worker_id" = %(owner)s, "fence" = t."fence" + 1, "next_retry_at" = null, "claimed_at" = m.now, "updated_at" = m.now
+    from picked as m
+    where t."id" = m.key
+    returning t."id", t."type", t."payload", t."status", t."worker_id", t."fence", t."attempts", t."max_retries", t."traceparent"
+)
+select t."id" as "id", t."type"::text as "kind", (t."payload")::text as "payload", t."status"::text as "state", t."worker_id"::text as "owner", t."fence" as "fence", t."attempts" as "attempts", t."max_retries" as "limit", t."traceparent" as "trace", p.waited
+from moved as t join picked as p on p.key = t."id"
+order by "rank_0" desc, "rank_1";
+
+-- claim of some kinds
+with clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+"lane_fresh" as materialized (
+    select lane.*
+    from unnest(%(kinds)s::text[]) as k (name), lateral (
+        select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."created_at" as "rank_1", (select now from clock) as now,
+            extract(epoch from (select now from clock) - greatest(least(greatest(t."updated_at", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
+        from "tasks" as t
+        where t."type" between k.name and k.name and t."status" = 'pending' and t."next_retry_at" is null
+        order by t."type", t."priority" desc, t."created_at"
+        limit %(limit)s
+        for no key update of t skip locked
+    ) as lane
+),
+"lane_retry" as materialized (
+    select lane.*
+    from unnest(%(kinds)s::text[]) as k (name), lateral (
+        select t."id" as key, t."status"::text as prev, t."priority" as "rank_0", t."next_retry_at" as "rank_1", (select now from clock) as now,
+            extract(epoch from (select now from clock) - greatest(least(greatest(t."next_retry_at", t."created_at"), (select now from clock)), 'epoch'))::float8 as waited
+        from "tasks" as t
+        where t."type" between k.name and k.name and t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock)
+        order by t."type", t."priority" desc, t."next_retry_at"
+        limit %(limit)s
+        for no key update of t skip locked
+    ) as lane
 ),
 picked as materialized (
     select * from (select * from "lane_fresh" union all select * from "lane_retry") as lane
@@ -410,36 +454,62 @@ with recursive clock as materialized (
 "lane_fresh" as materialized (
     select greatest(t."updated_at", t."created_at") as since
     from "tasks" as t
-    where t."status" = 'pending' and t."next_retry_at" is null and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
+    where t."status" = 'pending' and t."next_retry_at" is null
     order by t."priority" desc, t."created_at"
     limit %(limit)s
 ),
 "lane_retry" as materialized (
     select greatest(t."next_retry_at", t."created_at") as since
     from "tasks" as t
-    where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[])) and t."next_retry_at" >= '-infinity'
+    where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and t."next_retry_at" >= '-infinity'
     order by t."priority" desc, t."next_retry_at"
     limit %(limit)s
 )
 select case when min(lane.since) is not null then greatest(least(min(lane.since), '9999-12-31 23:59:59.999999'), '0001-01-01 00:00:00') end at time zone 'UTC' as since from (select * from "lane_fresh" union all select * from "lane_retry") as lane;
+
+-- due kinds
+with recursive clock as materialized (
+    select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
+),
+"lane_fresh" as materialized (
+    select t."type"::text as kind
+    from "tasks" as t
+    where t."status" = 'pending' and t."next_retry_at" is null
+    order by t."priority" desc, t."created_at"
+    limit %(limit)s
+),
+"lane_retry" as materialized (
+    select t."type"::text as kind
+    from "tasks" as t
+    where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and t."next_retry_at" >= '-infinity'
+    order by t."priority" desc, t."next_retry_at"
+    limit %(limit)s
+)
+select distinct lane.kind from (select * from "lane_fresh" union all select * from "lane_retry") as lane order by lane.kind;
 
 -- ahead
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now
 ),
 "lane_fresh" as materialized (
-    select t."id" as key, t."priority" as "rank_0", t."created_at" as "rank_1"
-    from "tasks" as t
-    where t."status" = 'pending' and t."next_retry_at" is null and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[]))
-    order by t."priority" desc, t."created_at"
-    limit %(limit)s
+    select lane.*
+    from unnest(%(kinds)s::text[]) as k (name), lateral (
+        select t."id" as key, t."priority" as "rank_0", t."created_at" as "rank_1"
+        from "tasks" as t
+        where t."type" between k.name and k.name and t."status" = 'pending' and t."next_retry_at" is null
+        order by t."type", t."priority" desc, t."created_at"
+        limit %(limit)s
+    ) as lane
 ),
 "lane_retry" as materialized (
-    select t."id" as key, t."priority" as "rank_0", t."next_retry_at" as "rank_1"
-    from "tasks" as t
-    where t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and (%(kinds)s::text[] is null or t."type" = any(%(kinds)s::text[])) and t."next_retry_at" >= '-infinity'
-    order by t."priority" desc, t."next_retry_at"
-    limit %(limit)s
+    select lane.*
+    from unnest(%(kinds)s::text[]) as k (name), lateral (
+        select t."id" as key, t."priority" as "rank_0", t."next_retry_at" as "rank_1"
+        from "tasks" as t
+        where t."type" between k.name and k.name and t."status" = 'pending' and t."next_retry_at" is not null and t."next_retry_at" <= (select now from clock) and t."next_retry_at" >= '-infinity'
+        order by t."type", t."priority" desc, t."next_retry_at"
+        limit %(limit)s
+    ) as lane
 ),
 ranked as (
     select lane.key, row_number() over (order by "rank_0" desc, "rank_1") as place from (select * from "lane_fresh" union all select * from "lane_retry") as lane

@@ -205,10 +205,10 @@ async def test_without_a_handler_rows_go_back_or_are_left_alone(settings: Settin
     """As the ledger says; one that leaves them is not served at all."""
     await conn.execute(TABLE)
     await add(conn, "a")
-    async with Holdfast(settings, ledgers=[replace(CARDS, unknown_kind="leave")]) as app:
+    async with Holdfast(settings, ledgers=[CARDS]) as app:
         assert "cards" not in app.worker().keeper.who.serves
     assert await stages(conn) == {"a": "waiting"}
-    async with Holdfast(settings, ledgers=[CARDS]) as app:
+    async with Holdfast(settings, ledgers=[replace(CARDS, unknown_kind="reject")]) as app:
         await send(app)
     assert await stages(conn) == {"a": "back"}
     assert await tries(conn, "a") == [("no_handler: no handler for 'cards'", False)]
@@ -919,7 +919,7 @@ async def test_a_paused_queue_is_left_alone(
 async def test_kinds_without_a_handler_are_returned_or_left_as_the_ledger_says(
     sorted_app: Callable[[Ledger], Holdfast], conn: Connection
 ) -> None:
-    async with sorted_app(replace(SORTED, unknown_kind="leave")) as app:
+    async with sorted_app(SORTED) as app:
         await send(app)
         assert await stages(conn) == {
             "mail default": "waiting",
@@ -927,7 +927,7 @@ async def test_kinds_without_a_handler_are_returned_or_left_as_the_ledger_says(
             "post default": "sent",
             "post slow": "waiting",
         }
-    async with sorted_app(SORTED) as app:
+    async with sorted_app(replace(SORTED, unknown_kind="reject")) as app:
         await send(app)
         assert (await stages(conn))["mail default"] == "back"
 

@@ -444,7 +444,7 @@ async def test_the_rows_own_limit_beats_the_handlers_default(app: Holdfast, conn
 async def test_a_kind_without_a_handler_fails_without_a_run(app: Holdfast, conn: Connection) -> None:
     """T-22: claimed → failed, last_error says so, attempts unchanged, never retried."""
     task_id = await add(app, "nobody knows")
-    await drain(app)
+    await drain(app, ledgers=["tasks"])
     row = await task(conn, task_id)
     assert (row["status"], row["attempts"], row["started_at"]) == ("failed", 0, None)
     assert row["last_error"] == "no handler for 'nobody knows'"

@@ -85,8 +85,9 @@ async def test_the_share_of_a_worker_tells_what_it_can_run(app: Holdfast, conn: 
     async def nothing() -> None:
         return None
 
+    app.handler("a")(nothing)
     worker = app.worker(ledgers=["job", "tasks"], queues=["default", "mail"], concurrency=2)
-    for kind, ledger in (("a", None), ("b", "job"), ("c", "tasks")):  # also what came after the worker
+    for kind, ledger in (("b", "job"), ("c", "tasks")):  # also what came after the worker
         app.handler(kind, ledger=ledger)(nothing)
     work = asyncio.create_task(worker.run())
     await until(conn, "select true from workers")

@@ -253,6 +253,7 @@ async def test_every_worker_of_an_app_sweeps_all_ledgers_of_the_app(app: Holdfas
     """T-34: the same by the door that users take."""
     await presence.register(conn, who("dead"), now=NOW)
     begun, _ = await hold(app, conn, "dead")
+    app.handler("walk", ledger="errands")(lambda: None)
     async with running(app.worker(ledgers=["errands"])):
         row = await until_task(conn, begun.id, "pending")
     assert row["attempts"] == 1

@@ -71,6 +71,7 @@ async def test_the_row_of_a_worker_tells_its_size_its_version_and_what_it_serves
     app: Holdfast, conn: Connection
 ) -> None:
     """T-31 and §1: pool_size, version, hostname, serves; the first worker leads."""
+    app.handler("walk", ledger="errands")(lambda: None)
     async with working(app, ledgers=["tasks", "errands"], concurrency={"tasks": 3, "errands": 2}) as worker:
         await until(conn, "select is_leader from workers where id = %s", worker.id)
         row = await (await conn.execute("select pool_size, serves from workers")).fetchone()

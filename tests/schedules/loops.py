@@ -57,6 +57,7 @@ def loop(url: str, folder: Path, name: str = "loop", **settings: Any) -> Iterato
         "idle_timeout_seconds": 0,
         "lease_timeout_seconds": 1,
         "heartbeat_seconds": 0.2,
+        "extractor": "fixture" if "fixture_path" in settings else "sample",
     }
     told = {f"HOLDFAST_SCHEDULES_{key.upper()}": str(value) for key, value in (names | settings).items()}
     own = {

@@ -53,12 +53,15 @@ def test_the_ledgers_follow_the_settings(settings: Settings) -> None:
 async def test_in_production_no_session_is_read_as_the_sample_day(settings: Settings) -> None:
     """S-20: who runs a worker for something else must not write a show into somebody's record."""
     assert settings.database_url
-    async with Holdfast(replace(settings, profile="prod", log_format="json")) as app:
+    production = replace(settings, profile="prod", log_format="json", apps=("schedules",))
+    async with Holdfast(replace(production, schedules_extractor="sample")) as app:
         assert SESSIONS not in [pump.ledger.name for pump in app.worker().pumps]
         with pytest.raises(InvalidInput, match="capture_session has no handler here"):
             app.worker(ledgers=[SESSIONS])
         for asked in (work.once(app), asyncio.to_thread(work.served, app)):
-            with pytest.raises(SettingsError, match="HOLDFAST_SCHEDULES_EXTRACTOR must say how sessions are"):
+            with pytest.raises(
+                SettingsError, match="left alone: the extractor is sample, which is for trials"
+            ):
                 await asked
-    async with Holdfast(replace(settings, profile="prod", schedules_fixture_path=Path("day.json"))) as app:
+    async with Holdfast(replace(production, schedules_fixture_path=Path("day.json"))) as app:
         assert SESSIONS in [pump.ledger.name for pump in app.worker().pumps]

@@ -32,7 +32,7 @@ def put(path: Path, title: str) -> None:
     path.write_text(json.dumps(DAY | {"title": title}))
 
 
-async def read(path: Path | None, session: Session = SESSION) -> Any:
+async def read(path: Path, session: Session = SESSION) -> Any:
     return await Fixture(path).extract(session, [])
 
 
@@ -43,9 +43,9 @@ async def refusal(path: Path) -> str:
     return caught.value.code
 
 
-async def test_without_a_path_the_sample_day_is_read() -> None:
-    """S-20: the default is a local file, and the one that ships is a day without fault."""
-    found = await read(None)
+async def test_the_sample_day_is_read_by_its_name() -> None:
+    """It is a day without fault."""
+    found = await make(Settings(schedules_extractor="sample")).extract(SESSION, [])
     assert found == json.loads(SAMPLE.read_text())
     assert len(canonical(found)["entries"]) == 3
 
@@ -143,8 +143,8 @@ def test_the_settings_choose_an_extractor_by_its_name(
 
 def test_an_unknown_name_stops_the_start_and_says_which_there_are() -> None:
     """S-22; bad input: unknown extractor."""
-    with pytest.raises(SettingsError, match="'scan', and there is only fixture, noise, ocr, own"):
-        make(Settings(schedules_extractor="scan"), {"own": lambda settings: Fixture()})
+    with pytest.raises(SettingsError, match="'scan', and there is only fixture, noise, ocr, own, sample"):
+        make(Settings(schedules_extractor="scan"), {"own": lambda settings: Fixture(SAMPLE)})
 
 
 def test_ocr_without_an_object_store_stops_the_start() -> None:
@@ -175,4 +175,4 @@ async def test_users_register_an_extractor_of_their_own() -> None:
     for name in ("own", "fixture"):
         found = make(Settings(schedules_extractor=name, schedules_noise_seed=5), {name: Own})
         assert await found.extract(SESSION, []) == DAY | {"seed": 5, "session": SESSION.id}
-    assert sorted(EXTRACTORS) == ["fixture", "noise", "ocr"]
+    assert sorted(EXTRACTORS) == ["fixture", "noise", "ocr", "sample"]

@@ -88,6 +88,9 @@ class Statistics(Answer):
     paused: list[Pause] = Field(description="What is paused; empty within a tenant.")
     held: dict[str, int] = Field(description="How many rows each worker holds; empty within a tenant.")
     trouble: str | None = Field(description="Why the table cannot be looked at; null: it can.")
+    kinds_without_handler: list[str] = Field(
+        description="Kinds of due rows that no worker takes, at most 100; empty within a tenant."
+    )
 
     @classmethod
     def of(cls, view: look.LedgerView, now: datetime) -> Statistics:
@@ -101,6 +104,7 @@ class Statistics(Answer):
             paused=[Pause.model_validate(pause) for pause in view.paused],
             held=dict(view.held),
             trouble=view.trouble,
+            kinds_without_handler=list(view.kinds_without_handler),
         )
 
 

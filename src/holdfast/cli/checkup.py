@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ from holdfast.cli import application, options, output
 
 if TYPE_CHECKING:
     from holdfast.engine.doctor import Diagnosis
+    from holdfast.engine.store import Store
     from holdfast.platform import Holdfast
 
 SIGNS = {"missing": "✗", "warning": "!", "fine": "✓"}
@@ -47,7 +49,29 @@ async def _examine(app: Holdfast, names: list[str]) -> list[Diagnosis]:
     from holdfast.engine.doctor import examine
 
     async with app, app.database.connection() as conn:
-        return [await examine(conn, app.store(name).ledger) for name in names]
+        stores = [app.store(name) for name in names]
+        return [await _with_kinds(conn, store, await examine(conn, store.ledger)) for store in stores]
+
+
+async def _with_kinds(conn: Any, store: Store, diagnosis: Diagnosis) -> Diagnosis:
+    """Adds a warning where rows are due that no worker takes."""
+    from psycopg import ProgrammingError
+
+    from holdfast.engine.needs import Finding
+    from holdfast.runtime import presence
+    from holdfast.runtime.overview import kinds_without_handler
+
+    try:
+        async with conn.transaction():
+            kinds = await kinds_without_handler(conn, store, await presence.fleet(conn))
+    except ProgrammingError:  # the diagnosis says what is missing
+        return diagnosis
+    finding = Finding(
+        severity="warning",
+        what=f"kinds without a handler: {', '.join(kinds)}",
+        promise_lost="no running worker takes their rows, which are due: start one that has a handler",
+    )
+    return replace(diagnosis, findings=(*diagnosis.findings, finding)) if kinds else diagnosis
 
 
 def _told(diagnosis: Diagnosis) -> dict[str, Any]:

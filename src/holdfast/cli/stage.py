@@ -137,8 +137,14 @@ class Stage:
     async def _start_worker(self, log: TextIO) -> asyncio.subprocess.Process:
         """A process of its own, away from the terminal's Ctrl-C; it stops when we are gone."""
         command = [sys.executable, "-m", "holdfast.cli", "worker", "--app", self.spec, "--stop-on-eof"]
+        every = {} if self.settings.apps else {"HOLDFAST_APPS": "all"}
         return await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, **every},
         )
 
     def _listen_to_signals(self) -> None:

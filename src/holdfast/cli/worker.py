@@ -27,7 +27,8 @@ GRACE = 0.5  # seconds that the threads of handlers get to end, once the worker 
 def worker(
     app: options.App = None,
     ledger: Annotated[
-        list[str] | None, typer.Option(help="Work for this ledger; may be repeated; default: all.")
+        list[str] | None,
+        typer.Option(help="Work for this ledger; may be repeated; default: those with handlers."),
     ] = None,
     kind: Annotated[
         list[str] | None, typer.Option(help="Take only this kind; may be repeated; default: all.")
@@ -90,18 +91,17 @@ def _numbers(app: Holdfast, texts: Sequence[str]) -> dict[str, int] | None:
 
 
 def _check(app: Holdfast, ledgers: Sequence[str] | None, kinds: Sequence[str] | None) -> None:
-    """Refuses a worker that could only reject what it takes."""
+    """Refuses a worker that has nothing to run."""
     for name in ledgers or ():
         app.store(name)
-    brought = {ledger.name for one in app.apps if one.work for ledger in one.ledgers}
-    if brought & set(ledgers or ()):
-        return  # its app brings the handlers, once it is opened
+    if any(one.work for one in app.enabled(ledgers or ())):
+        return  # an app brings its handlers, once it is opened
     handled = {kind for name in ledgers or app.stores for kind in app.handlers.kinds(name)}
     if not handled:
         raise InvalidInput(
             field="--app",
-            message="has no handlers, so every row would be rejected: "
-            "say --app module:name, or set HOLDFAST_APP",
+            message="has no handlers, so nothing would be run: say --app module:name, set HOLDFAST_APP, or "
+            "enable built-in apps by HOLDFAST_APPS",
         )
     for kind in kinds or ():
         if kind not in handled:

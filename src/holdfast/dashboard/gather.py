@@ -122,6 +122,7 @@ def of_view(view: LedgerView) -> list[Any]:
         [(m.at, m.finished, m.retried, m.dead) for m in minutes if m.finished or m.retried or m.dead],
         view.waiting_since is None,
         view.trouble,
+        view.kinds_without_handler,
     ]
 
 

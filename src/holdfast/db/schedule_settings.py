@@ -36,7 +36,7 @@ def _lasting(least: float) -> Callable[[str], float]:
 def _name(text: str) -> str:
     """The name of an extractor; whether there is one is judged where users' own ones are known."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", text):
-        raise ValueError(f"must be a name like fixture, noise or ocr, not {text!r}")
+        raise ValueError(f"must be a name like sample, fixture, noise or ocr, not {text!r}")
     return text
 
 
@@ -113,10 +113,12 @@ class ScheduleSettings:
         parsers.flag, False, "true: a session waits while an older one of its user is not done"
     )
     schedules_extractor: str = setting(
-        _name, "fixture", "what reads a session: fixture, noise, ocr, or the name of one of your own"
+        _name, "fixture", "what reads a session: fixture, noise, ocr, sample, or the name of one of your own"
     )
     schedules_fixture_path: Path | None = setting(  # noqa: RUF009 (a Path is immutable)
-        parsers.path, None, "the file of the fixture, or a folder of them; without it a sample day is read"
+        parsers.path,
+        None,
+        "the file that fixture and noise read, or a folder of them; without it they leave sessions alone",
     )
     schedules_noise_seed: int = setting(
         parsers.at_least(0), 0, "what the noise follows from: equal seeds give equal noise"

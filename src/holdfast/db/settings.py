@@ -96,6 +96,11 @@ class Settings(SystemSettings, ScheduleSettings, SyncSettings):
     concurrency: int = setting(
         parsers.at_least(1), 10, "how many handlers a worker runs at once, per ledger, at least 1"
     )
+    apps: tuple[str, ...] = setting(
+        parsers.words,
+        (),
+        "the built-in apps that a worker runs, with commas between: connectors, schedules, system; or all",
+    )
     job_backoff_base: float = setting(
         parsers.seconds,
         1.0,

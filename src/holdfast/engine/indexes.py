@@ -55,8 +55,9 @@ class Indexes:
         async for finding in self._rule():
             yield finding
         for lane in self.ledger.lanes:
-            async for finding in self._lane(lane):
-                yield finding
+            for by_kind in (False, True) if self.ledger.kind_indexed else (False,):
+                async for finding in self._lane(lane, by_kind):
+                    yield finding
         async for finding in self._held():
             yield finding
 
@@ -130,32 +131,39 @@ class Indexes:
 
     # -- searches ------------------------------------------------------------------------------------
 
-    async def _lane(self, lane: Lane) -> AsyncIterator[Finding]:
-        gone = sorted({name for name in self._lane_columns(lane) if name not in self.live.columns})
+    async def _lane(self, lane: Lane, by_kind: bool) -> AsyncIterator[Finding]:
+        gone = sorted({name for name in self._lane_columns(lane, by_kind) if name not in self.live.columns})
+        name = f"{lane.name} by {self.ledger.kind}" if by_kind else lane.name
         line, served, judged = f"cannot be planned without {', '.join(gone)}", False, True
         if not gone:
             try:
-                line, served = await self._lane_plan(lane)
+                line, served = await self._lane_plan(lane, by_kind)
                 judged = line != NO_ROW
             except Error as error:
                 line, judged = f"cannot be planned: {error.diag.message_primary or error}", False
-        self.lanes.append(LanePlan(lane.name, line, served))
+        self.lanes.append(LanePlan(name, line, served))
         if judged and not served:
             yield missing(
-                f"no index serves the lane {lane.name}: {line}",
-                "claims slow down as the table grows",
-                self._create(self._lane_index(lane), (lane.name,), standing(self.ledger, lane)),
+                f"no index serves the lane {name}: {line}",
+                "rows of other kinds slow down claims" if by_kind else "claims slow down as the table grows",
+                self._create(
+                    self._lane_index(lane, by_kind), tuple(name.split()), standing(self.ledger, lane)
+                ),
             )
 
-    async def _lane_plan(self, lane: Lane) -> tuple[str, bool]:
+    async def _lane_plan(self, lane: Lane, by_kind: bool) -> tuple[str, bool]:
         """The plan of a lane's own select."""
-        conditions = standing(self.ledger, lane)
+        conditions, orders = standing(self.ledger, lane), [_ordered(order) for order in lane.orders]
+        if by_kind:
+            kind = self._kind()
+            conditions.append(SQL("t.{0} between 'x' and 'x'").format(kind))
+            orders.insert(0, kind)
         if self.ledger.queue and not self.ledger.queue_null:
             conditions.append(SQL("t.{} = 'default'").format(Identifier(self.ledger.queue)))
         if lane.due:
             now = SQL(NOW[self.ledger.times.kind])
             conditions.append(SQL("t.{} <= (select {})").format(Identifier(lane.due), now))
-        order = SQL(" order by {}").format(COMMA.join(map(_ordered, lane.orders)))
+        order = SQL(" order by {}").format(COMMA.join(orders))
         ranks = [order.column for order in lane.orders]
         leaders = {self.ledger.state, *lane.empty, *lane.filled} - {*ranks, lane.due}
         return await self._plan(conditions, order, sorted(leaders), ranks[0])
@@ -179,14 +187,19 @@ class Indexes:
                 return f"{line}, which is not led by {', '.join(late)}", False
         return line, served
 
-    def _lane_columns(self, lane: Lane) -> list[str]:
+    def _kind(self) -> Identifier:
+        return Identifier(self.ledger.kind or "")
+
+    def _lane_columns(self, lane: Lane, by_kind: bool) -> list[str]:
         """The columns without which the index of a lane cannot be."""
-        maybe = (self.ledger.state, self.ledger.queue, *lane.empty, *lane.filled, lane.due)
+        kind = self.ledger.kind if by_kind else None
+        maybe = (self.ledger.state, self.ledger.queue, kind, *lane.empty, *lane.filled, lane.due)
         return [*(name for name in maybe if name), *(order.column for order in lane.orders)]
 
-    def _lane_index(self, lane: Lane) -> list[Composable]:
+    def _lane_index(self, lane: Lane, by_kind: bool) -> list[Composable]:
         led = self.ledger.queue and not self.ledger.queue_null
         columns: list[Composable] = [Identifier(self.ledger.queue or "")] if led else []
+        columns += [self._kind()] if by_kind else []
         columns += [_ordered(order) for order in lane.orders]
         if lane.due and lane.due not in [order.column for order in lane.orders]:
             columns.append(Identifier(lane.due))

@@ -46,8 +46,11 @@ class Ledger:
     end: an outbox that others may drain, too.
     `payload` is one jsonb column, or a tuple of plain columns that together are the payload.
     `owner_kept`: a row that has ended still names who ran it. `cancelled_text`: what a cancel writes as the
-    error, None where the state says it all. `unknown_kind`: a row whose kind has no handler is rejected, or
-    left for another worker. `requester`: the column for who asked. `trace`: the
+    error, None where the state says it all. `unknown_kind`: a row whose kind has no handler is left for
+    another worker, or rejected by a worker made for this ledger (it is named, or a handler names it).
+    `kind_indexed`: each lane also has an index that is led by the kind (behind the queue), so that rows of
+    other kinds do not slow down a claim of some kinds. `unserved`: why no worker serves it under the settings
+    of its app. `requester`: the column for who asked. `trace`: the
     column for the trace (a W3C traceparent) that a row belongs to. `lengths`: how many characters a column
     takes. `defaults`: what the table itself puts into columns that an enqueue leaves out; where all are
     known, a bulk of unlike items is one statement. `backoff` is how long bad runs wait, unless their handler
@@ -93,7 +96,9 @@ class Ledger:
     backoff: Backoff = BACKOFF
     owner_kept: bool = False
     cancelled_text: str | None = "cancelled"
-    unknown_kind: Literal["reject", "leave"] = "reject"
+    unknown_kind: Literal["reject", "leave"] = "leave"
+    kind_indexed: bool = False
+    unserved: str | None = None
     door: str | None = None
     beside: Mapping[Verb, LiteralString] = field(default_factory=dict[Verb, LiteralString])
     lifecycle: Lifecycle = field(init=False)
@@ -221,6 +226,8 @@ class Ledger:
             yield "without an owner column a claim is a lock: it leads from a state to itself, unfenced"
         if self.owner is not None and edges.of("claim") and not edges.held:
             yield "a 'claim' edge that leads from a state to itself fits no ledger with an owner column"
+        if self.kind_indexed and self.kind is None:
+            yield "`kind_indexed` needs a `kind` column"
         if self.attempts and self.tries:
             yield "either `attempts` or `tries` counts the runs, not both"
         if self.attempts and isinstance(self.attempts.limit, int) and self.attempts.limit < 0:

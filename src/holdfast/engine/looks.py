@@ -123,6 +123,13 @@ class Looks:
             ((since,),) = await cursor.fetchall()
         return since
 
+    async def due_kinds(self, conn: Connection, *, now: datetime | None = None) -> list[str]:
+        """The kinds among the rows that are due: among the first 1,000 of each lane, and of each queue."""
+        params = {"now": now, "kinds": None, "limit": BATCH}
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(self.sql.due_kinds, params)
+            return [kind for (kind,) in await cursor.fetchall()]
+
     async def ahead(
         self,
         conn: Connection,

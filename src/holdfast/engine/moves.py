@@ -30,10 +30,18 @@ class Moves(Words):
 
     @cached_property
     def claim(self) -> bytes:
+        return self._claim(by_kind=False)
+
+    @cached_property
+    def claim_of_kinds(self) -> bytes:
+        """The claim of a worker that leaves other kinds: rows of those must not slow it down."""
+        return self._claim(by_kind=True) if self.ledger.kind_indexed else self.claim
+
+    def _claim(self, *, by_kind: bool) -> bytes:
         ledger = self.ledger
         return self.render(
             sql.CLAIM if ledger.owner else sql.TAKE,
-            lanes=SQL(",\n").join(self.lane(lane) for lane in ledger.lanes),
+            lanes=SQL(",\n").join(self._lane(lane, by_kind=by_kind) for lane in ledger.lanes),
             union=SQL(" union all ").join(map(self._picks, ledger.lanes)),
             rank=self._rank(ledger.lanes[0]),
             sets=effects.sets(ledger, "claim"),
@@ -63,21 +71,42 @@ class Moves(Words):
     def _in_turn(self) -> bool:
         return any(lane.turn for lane in self.ledger.lanes)
 
-    def lane(self, lane: Lane) -> Composable:
+    def _lane(self, lane: Lane, *, by_kind: bool) -> Composable:
         """One way into the claimable rows, as the CTE that picks and locks them."""
-        ledger = self.ledger
-        order = (order_by(effects.column_of(order.column), order) for order in lane.orders)
-        return SQL(sql.LANE_BY_QUEUE if ledger.queue else sql.LANE).format(
+        return SQL(sql.LANE_BY_SEARCHES if self.ledger.queue or by_kind else sql.LANE).format(
             name=lane_name(lane),
             key=self.key,
             state=self.state,
             table=self.table,
-            queue=self.queue(),
             ranks=self._ranks(lane),
             waited=self._waited(lane),
             conditions=SQL(" and ").join((*self._lane_conditions(lane), *self._not_in_hand(lane))),
-            order=COMMA.join(order),
+            **self._searches(lane, by_kind=by_kind),
         )
+
+    def _searches(self, lane: Lane, *, by_kind: bool) -> dict[str, Composable]:
+        """What is searched one by one, the condition of each search, and its order.
+
+        `between` and the kind in the order mean the same as `=` alone, but only the index that is led by the
+        kind has that order. With `=`, and with statistics that know of one kind, the planner takes the other
+        index, and filters out every row of that kind.
+        """
+        searches: list[Composable] = []
+        search: list[Composable] = []
+        order = [order_by(effects.column_of(order.column), order) for order in lane.orders]
+        if self.ledger.queue:
+            searches.append(SQL("unnest(%(queues)s::text[]) as q (name)"))
+            search.append(SQL("{} = q.name").format(self.queue()))
+        if by_kind and self.ledger.kind:
+            kind = effects.column_of(self.ledger.kind)
+            searches.append(SQL("unnest(%(kinds)s::text[]) as k (name)"))
+            search.append(SQL("{} between k.name and k.name").format(kind))
+            order.insert(0, kind)
+        return {
+            "searches": COMMA.join(searches),
+            "search": SQL(" and ").join(search),
+            "order": COMMA.join(order),
+        }
 
     def _ranks(self, lane: Lane) -> Composable:
         """What the rows of a lane are ordered by, under names that all lanes share."""
@@ -102,29 +131,37 @@ class Moves(Words):
         """Which place a row has among those that would be claimed next."""
         lanes = self.ledger.lanes
         keys = ((lane, SQL("t.{} as key, {}").format(self.key, self._ranks(lane))) for lane in lanes)
-        form = sql.PEEK_BY_QUEUE if self.ledger.queue else sql.PEEK
-        return self.render(sql.AHEAD, rank=self._rank(lanes[0]), **self._peeks(form, keys))
+        by_kind = self.ledger.kind_indexed
+        form = sql.PEEK_BY_SEARCHES if self.ledger.queue or by_kind else sql.PEEK
+        return self.render(sql.AHEAD, rank=self._rank(lanes[0]), **self._peeks(form, keys, by_kind=by_kind))
 
-    def _peeks(self, form: LiteralString, what: Iterable[tuple[Lane, Composable]]) -> dict[str, Composable]:
+    @cached_property
+    def due_kinds(self) -> bytes:
+        """The kinds of the rows that would be claimed next."""
+        kinds = ((lane, SQL("{} as kind").format(self.kind())) for lane in self.ledger.lanes)
+        form = sql.PEEK_QUEUES if self.ledger.queue else sql.PEEK
+        return self.render(sql.DUE_KINDS, **self._peeks(form, kinds))
+
+    def _peeks(
+        self, form: LiteralString, what: Iterable[tuple[Lane, Composable]], *, by_kind: bool = False
+    ) -> dict[str, Composable]:
         """The lanes as a claim sees them, but without its locks: of each row, `what`."""
         lanes = self.ledger.lanes
         return {
-            "lanes": SQL(",\n").join(self._peek(form, lane, told) for lane, told in what),
+            "lanes": SQL(",\n").join(self._peek(form, lane, told, by_kind=by_kind) for lane, told in what),
             "union": SQL(" union all ").join(SQL(sql.PICKS).format(lane_name(lane)) for lane in lanes),
         }
 
-    def _peek(self, form: LiteralString, lane: Lane, what: Composable) -> Composable:
-        ledger = self.ledger
-        order = (order_by(effects.column_of(order.column), order) for order in lane.orders)
+    def _peek(self, form: LiteralString, lane: Lane, what: Composable, *, by_kind: bool) -> Composable:
         return SQL(form).format(
             name=lane_name(lane),
             queues=Identifier(f"queues_{lane.name}"),
-            standing=SQL(" and ").join(standing(ledger, lane, "t.")),
+            standing=SQL(" and ").join(standing(self.ledger, lane, "t.")),
             table=self.table,
             queue=self.queue(),
             what=what,
             conditions=SQL(" and ").join((*self._lane_conditions(lane), *self._bounds(lane))),
-            order=COMMA.join(order),
+            **self._searches(lane, by_kind=by_kind),
         )
 
     def _not_in_hand(self, lane: Lane) -> Iterable[Composable]:
@@ -160,7 +197,7 @@ class Moves(Words):
             yield SQL("t.{} <= (select now from clock)").format(Identifier(first))
         if self.enters("claim", lane.states or self.ledger.lifecycle.claimable):
             yield SQL(sql.NO_TWIN).format(table=self.table, same=self.same("t.", "twin."))
-        if self.ledger.kind:
+        if self.ledger.kind and not self.ledger.kind_indexed:
             yield SQL("(%(kinds)s::text[] is null or t.{} = any(%(kinds)s::text[]))").format(
                 Identifier(self.ledger.kind)
             )

@@ -98,15 +98,15 @@ from {table} as t join {table} as twin on {same}
 where t.{key} = %(id)s
 """
 
-# The same for a ledger with queues: one index search for each queue that the worker serves.
-LANE_BY_QUEUE: LiteralString = """\
+# The same by one index search for each queue that the worker serves, for each kind that it knows, or both.
+LANE_BY_SEARCHES: LiteralString = """\
 {name} as materialized (
     select lane.*
-    from unnest(%(queues)s::text[]) as q (name), lateral (
+    from {searches}, lateral (
         select t.{key} as key, t.{state}::text as prev, {ranks}, (select now from clock) as now,
             {waited} as waited
         from {table} as t
-        where {queue} = q.name and {conditions}
+        where {search} and {conditions}
         order by {order}
         limit %(limit)s
         for no key update of t skip locked
@@ -429,6 +429,15 @@ with recursive clock as materialized (
 select {moment} as since from ({union}) as lane
 """
 
+# The kinds of those rows.
+DUE_KINDS: LiteralString = """\
+with recursive clock as materialized (
+    select {clock} as now
+),
+{lanes}
+select distinct lane.kind from ({union}) as lane order by lane.kind
+"""
+
 # Which place a row has among them.
 AHEAD: LiteralString = """\
 with clock as materialized (
@@ -471,13 +480,13 @@ PEEK_QUEUES: LiteralString = """\
     ) as lane
 )"""
 
-PEEK_BY_QUEUE: LiteralString = """\
+PEEK_BY_SEARCHES: LiteralString = """\
 {name} as materialized (
     select lane.*
-    from unnest(%(queues)s::text[]) as q (name), lateral (
+    from {searches}, lateral (
         select {what}
         from {table} as t
-        where {queue} = q.name and {conditions}
+        where {search} and {conditions}
         order by {order}
         limit %(limit)s
     ) as lane

@@ -122,7 +122,8 @@ class Store(Orders):
             "detail": json.dumps({"worker": owner}),
             "now": now,
         }
-        return await conn.cursor(row_factory=class_row(Claimed)).execute(self.sql.claim, params)
+        statement = self.sql.claim if kinds is None else self.sql.claim_of_kinds
+        return await conn.cursor(row_factory=class_row(Claimed)).execute(statement, params)
 
     async def turn(
         self,

@@ -34,7 +34,7 @@ from holdfast.runtime.processes import crash_of
 from holdfast.runtime.pulse import Tally
 from holdfast.runtime.pump import FIRST_WAIT, LAST_WAIT
 from holdfast.runtime.runner import LOSSES, passes
-from holdfast.runtime.share import Share
+from holdfast.runtime.share import LeftKinds, Share
 
 log = logging.getLogger("holdfast.worker")
 
@@ -88,6 +88,7 @@ class Courier:
         self, share: Share, database: Database, handlers: Handlers, places: Places, tally: Tally
     ) -> None:
         self.share = share
+        self.left_kinds = LeftKinds(share, handlers)
         self.store = share.store
         self.ledger = share.store.ledger
         self.database = database
@@ -197,6 +198,7 @@ class Courier:
         """Rows one after the other, as many as a round has; answers how many."""
         told = 0
         await self._forget(conn)
+        await self.left_kinds.log_new(conn)
         while self._has_room() and (self.share.pace.batch is None or told < self.share.pace.batch):
             queues = await self._doors[way].open(conn)
             if not queues or not await self._tell_one(conn, way, queues):
@@ -271,9 +273,7 @@ class Courier:
 
     def _what(self, queues: Sequence[str]) -> dict[str, Any]:
         """Which rows to take: none that is still being told, though its lock may be lost."""
-        kinds, now = self.share.kinds, time.monotonic()
-        if kinds is None and self.ledger.unknown_kind == "leave":
-            kinds = tuple(self.handlers.kinds(self.ledger.name))
+        kinds, now = self.share.claimed_kinds(self.handlers), time.monotonic()
         left = [key for key, one in self._unwritten.items() if one.until > now]
         return {"kinds": kinds, "queues": queues, "in_hand": [*self.running, *left]}
 

@@ -26,6 +26,7 @@ LISTED = 8  # names that a sentence lists
 ERROR_LENGTH = 200  # characters of an error that a sentence tells
 NEVER = 9999  # the year that stands for infinity
 START_ONE = "`holdfast worker` starts one"
+START_FOR = "`holdfast worker --ledger"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +186,9 @@ def _failed_before(facts: Facts) -> bool:
 
 def _no_worker(facts: Facts) -> Explanation | None:
     ledger = facts.ledger.name
+    if facts.ledger.unserved and not facts.serving:
+        sentence = f"no worker serves {ledger}: {facts.ledger.unserved}"
+        return _told("NO_WORKER_FOR_LEDGER", sentence, facts, workers=len(facts.living))
     if not facts.living:
         silent = f" ({count(len(facts.workers), 'is', 'are')} silent)" if facts.workers else ""
         return _told(
@@ -193,7 +197,7 @@ def _no_worker(facts: Facts) -> Explanation | None:
     if not facts.serving:
         others = _listed(sorted({name for one in facts.living for name in one.serves}))
         there = count(len(facts.living), "worker serves", "workers serve")
-        sentence = f"no worker serves {ledger}: {there} {others}"
+        sentence = f"no worker serves {ledger}: {there} {others or 'no ledger'}; {START_FOR} {ledger}` would"
         return _told("NO_WORKER_FOR_LEDGER", sentence, facts, workers=len(facts.living))
     there = count(len(facts.serving), "worker serves", "workers serve")
     if not facts.near:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_type_hints
 
@@ -64,9 +64,13 @@ class Handlers:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str | None, str], Handler] = {}
+        self._left_out: frozenset[tuple[str | None, str]] = frozenset()
 
     def __iter__(self) -> Iterator[Handler]:
-        return iter(self._known.values())
+        return (self._known[place] for place in self._places())
+
+    def _places(self) -> Iterator[tuple[str | None, str]]:
+        return (place for place in self._known if place not in self._left_out)
 
     def add(self, handler: Handler) -> None:
         """Registers a handler; one kind of one ledger has one."""
@@ -78,11 +82,25 @@ class Handlers:
 
     def find(self, ledger: str, kind: str) -> Handler | None:
         """The handler of a kind: the ledger's own, else the one for every ledger."""
-        return self._known.get((ledger, kind)) or self._known.get((None, kind))
+        places = ((ledger, kind), (None, kind))
+        return next(
+            (self._known[one] for one in places if one in self._known and one not in self._left_out), None
+        )
 
     def kinds(self, ledger: str) -> list[str]:
         """The kinds that this ledger has handlers for."""
-        return sorted({kind for where, kind in self._known if where in (None, ledger)})
+        return sorted({kind for where, kind in self._places() if where in (None, ledger)})
+
+    def names(self, ledger: str) -> bool:
+        """Whether a handler was declared for this ledger, and not for every one."""
+        return any(where == ledger for where, _ in self._places())
+
+    def without(self, others: Iterable[Handler]) -> Handlers:
+        """The same without some of them. Handlers that are added later count in both."""
+        found = Handlers()
+        found._known = self._known
+        found._left_out = self._left_out | {(one.ledger, one.kind) for one in others}
+        return found
 
 
 def fit(ledger: Ledger, handlers: Handlers, item: Item, where: str = "") -> Item:

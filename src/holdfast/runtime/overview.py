@@ -20,6 +20,7 @@ from holdfast.runtime.presence import Present
 from holdfast.runtime.pulse import Pace
 
 Connection = AsyncConnection[Any]
+MAX_KINDS = 100  # without a handler, of one ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class LedgerView:
 
     `waiting_since`: since when a row is due; None: nothing is, as far as rows were looked at. `held`: how
     many rows each worker holds, under "" those that name nobody. `trouble`: why the table cannot be looked
-    at, None when it can.
+    at, None when it can. `kinds_without_handler`: kinds of due rows that no worker takes.
     """
 
     ledger: Ledger
@@ -38,6 +39,7 @@ class LedgerView:
     paused: tuple[Pause, ...] = ()
     held: Mapping[str, int] = field(default_factory=dict[str, int])
     trouble: str | None = None
+    kinds_without_handler: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -73,7 +75,7 @@ async def overview(conn: Connection, stores: Iterable[Store]) -> Overview:
     """Everything at a glance. Never reads a large table from end to end."""
     workers, everything = await presence.fleet(conn), await pauses.paused(conn)
     now = await clock(conn)
-    views = [await _view(conn, store, everything, now) for store in stores]
+    views = [await _view(conn, store, everything, now, workers) for store in stores]
     return Overview(
         now=now,
         ledgers=tuple(views),
@@ -84,7 +86,19 @@ async def overview(conn: Connection, stores: Iterable[Store]) -> Overview:
 
 async def ledger_view(conn: Connection, store: Store) -> LedgerView:
     """One ledger at a glance."""
-    return await _view(conn, store, await pauses.paused(conn), await clock(conn))
+    return await _view(conn, store, await pauses.paused(conn), await clock(conn), await presence.fleet(conn))
+
+
+async def kinds_without_handler(
+    conn: Connection, store: Store, workers: Sequence[Present]
+) -> tuple[str, ...]:
+    """The kinds of due rows that none of these workers takes. A worker that does not say takes all."""
+    name = store.ledger.name
+    shares = [one.shares.get(name, {}) for one in workers if name in (*one.serves, *one.shares)]
+    if not all("kinds" in share for share in shares):
+        return ()
+    taken = {kind for share in shares for kind in share["kinds"]}
+    return tuple(kind for kind in await store.due_kinds(conn) if kind not in taken)[:MAX_KINDS]
 
 
 async def tenant_view(conn: Connection, store: Store, tenant: Any) -> LedgerView:
@@ -119,7 +133,9 @@ async def clock(conn: Connection) -> datetime:
         return await anext(cursor)
 
 
-async def _view(conn: Connection, store: Store, everything: Sequence[Pause], now: datetime) -> LedgerView:
+async def _view(
+    conn: Connection, store: Store, everything: Sequence[Pause], now: datetime, workers: Sequence[Present]
+) -> LedgerView:
     name, paused = store.ledger.name, _of(store.ledger, everything)
     try:
         async with conn.transaction():
@@ -131,6 +147,7 @@ async def _view(conn: Connection, store: Store, everything: Sequence[Pause], now
                 pace=await pulse.pace(conn, name),
                 paused=paused,
                 held={holder or "": rows for holder, rows in held.items()},
+                kinds_without_handler=await kinds_without_handler(conn, store, workers),
             )
     except ProgrammingError as error:  # one table that is not there must not hide the others
         return LedgerView(ledger=store.ledger, stats=(), paused=paused, trouble=str(error))

@@ -28,7 +28,7 @@ from holdfast.runtime.handlers import Handlers
 from holdfast.runtime.pauses import Doors
 from holdfast.runtime.pulse import Tally
 from holdfast.runtime.runner import LOSSES, Runner, is_loss
-from holdfast.runtime.share import Share
+from holdfast.runtime.share import LeftKinds, Share
 
 log = logging.getLogger("holdfast.worker")
 
@@ -73,6 +73,7 @@ class Pump:
         self.poll = share.pace.poll or database.settings.poll_interval
         self.heard = share.pace.heard
         self.doors = Doors(self.ledger, share.queues, self.poll)
+        self.left_kinds = LeftKinds(share, handlers)
         self._claims = 0  # rows claimed so far
         self.owner = ""
         self.running: dict[Any, Run] = {}
@@ -248,7 +249,11 @@ class Pump:
     async def _write_and_claim(
         self, conn: Connection, moves: Sequence[Move], owner: str, free: int, queues: Sequence[str]
     ) -> list[Claimed]:
-        what: dict[str, Any] = {"kinds": self._kinds(), "queues": queues, "in_hand": list(self.running)}
+        what: dict[str, Any] = {
+            "kinds": self.share.claimed_kinds(self.handlers),
+            "queues": queues,
+            "in_hand": list(self.running),
+        }
         try:
             if moves and free:
                 moved, claims = await self.store.turn(conn, moves, owner, free, **what)
@@ -360,11 +365,6 @@ class Pump:
         self._wake.set()
         return moved
 
-    def _kinds(self) -> Sequence[str] | None:
-        if self.share.kinds is not None:
-            return self.share.kinds
-        return self.handlers.kinds(self.ledger.name) if self.ledger.unknown_kind == "leave" else None
-
     def _look_every(self) -> float:
         """Seconds between two looks; a lease in the row has to be renewed well before it ends."""
         every, lease = self.database.settings.heartbeat_interval, self.ledger.lease
@@ -374,6 +374,7 @@ class Pump:
         """Sees which rows are still ours, and stops the handlers of those that are not."""
         self._look, self._looked = False, time.monotonic()
         await self._release_strays(conn)
+        await self.left_kinds.log_new(conn)
         runs = list(self.running.values())
         held = await self.store.heartbeat(conn, [run.claim for run in runs]) if runs else frozenset[Any]()
         for run in runs:

@@ -127,7 +127,8 @@ class Worker:
             pump.owner = self.id
         try:
             await self.keeper.start()
-            log.info("%s works for %s", self.id, ", ".join(self.keeper.who.serves))
+            serves = ", ".join(self.keeper.who.serves)
+            log.info("%s works for %s", self.id, serves or "no ledger: it recovers rows, and may lead")
             async with asyncio.TaskGroup() as group:
                 bell = group.create_task(self._listen())
                 pumping = [group.create_task(pump.run()) for pump in self.pumps]
@@ -247,7 +248,8 @@ class Worker:
         for pump in self.pumps:
             pump.stop_claiming()
         settings = self.database.settings
-        _, late = await asyncio.wait(pumping, timeout=settings.shutdown_timeout)
+        waited = await asyncio.wait(pumping, timeout=settings.shutdown_timeout) if pumping else None
+        late = waited[1] if waited else set[asyncio.Task[None]]()
         if late:
             await asyncio.gather(*(self._give_back(pump) for pump in self.pumps))
         for task in late:

@@ -59,5 +59,6 @@ SYNC_JOBS = Ledger(
     errors=JsonError("error", history=10),
     times=Times(created="created_at", updated="updated_at", started="started_at", finished="finished_at"),
     idempotency=Idempotency("job_type", scope=("connection_id",), within=("queued", "running")),
+    unknown_kind="reject",
     defaults={"priority": 0, "max_attempts": 10, "cursor": None},
 )

@@ -70,4 +70,5 @@ JOB = Ledger(
         "payload": None,
     },
     cancelled_text=None,
+    kind_indexed=True,
 )

@@ -1,8 +1,8 @@
 """The tables `job` and `job_event`, described for SQLAlchemy Core. Never runs SQL, never names a schema.
 
 Columns, defaults and names are the seed's; `queue`, `run_at`, `payload`, `worker_id`, `fence`, `traceparent`,
-`seq` and the indexes `idx_job__claimable`, `idx_job__held` and `idx_job__created_at` are ours. Triggers,
-roles and policies are in the migration: Core has no word for them.
+`seq` and the indexes `idx_job__claimable`, `idx_job__claimable_by_type`, `idx_job__held` and
+`idx_job__created_at` are ours. Triggers, roles and policies are in the migration: Core has no word for them.
 """
 
 from __future__ import annotations
@@ -87,6 +87,14 @@ job = Table(
     Index(
         "idx_job__claimable",
         "queue",
+        text("priority desc"),
+        "run_at",
+        postgresql_where=text("status in ('queued', 'failed')"),
+    ),
+    Index(
+        "idx_job__claimable_by_type",
+        "queue",
+        "type",
         text("priority desc"),
         "run_at",
         postgresql_where=text("status in ('queued', 'failed')"),

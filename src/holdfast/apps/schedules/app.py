@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.apps.schedules import process_queries, queries
 from holdfast.apps.schedules.ledger import (
@@ -55,7 +55,19 @@ class SchedulesApp(App):
 
     def fitted(self, settings: Settings) -> tuple[Ledger, ...]:
         """Its ledgers under these settings. Without pictures there may be nothing to read."""
-        return sessions(settings, alone=not self.needs_images(settings)), notices(settings)
+        found = sessions(settings, alone=not self.needs_images(settings))
+        return replace(found, unserved=self.left_alone(settings)), notices(settings)
+
+    def left_alone(self, settings: Settings) -> str | None:
+        """Why no session is read under these settings; None: they are."""
+        name = settings.schedules_extractor
+        if name in self.own:
+            return None
+        if name in ("fixture", "noise") and settings.schedules_fixture_path is None:
+            return f"HOLDFAST_SCHEDULES_FIXTURE_PATH is not set, and the extractor is {name}"
+        if name == "sample" and settings.profile == "prod":
+            return "the extractor is sample, which is for trials, and the profile is prod"
+        return None
 
     def needs_images(self, settings: Settings) -> bool:
         """Whether a session without pictures is left alone: told by the extractor's class."""

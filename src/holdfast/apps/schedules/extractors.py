@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from holdfast.apps.schedules.fixture import Fixture
+from holdfast.apps.schedules.fixture import SAMPLE, Fixture
 from holdfast.apps.schedules.noise import Noise
 from holdfast.apps.schedules.values import Extractor
 from holdfast.db.settings import Settings
@@ -16,12 +16,20 @@ Make = Callable[[Settings], Extractor]
 NAME = "HOLDFAST_SCHEDULES_EXTRACTOR"
 
 
-def _fixture(settings: Settings) -> Extractor:
-    return Fixture(settings.schedules_fixture_path)
+def _sample(_: Settings) -> Extractor:
+    return Fixture(SAMPLE)
+
+
+def _fixture(settings: Settings) -> Fixture:
+    path = settings.schedules_fixture_path
+    if path is None:
+        problem = f"{NAME}={settings.schedules_extractor} needs HOLDFAST_SCHEDULES_FIXTURE_PATH"
+        raise SettingsError(title="some settings are wrong:", problems=[problem])
+    return Fixture(path)
 
 
 def _noise(settings: Settings) -> Extractor:
-    return Noise(Fixture(settings.schedules_fixture_path), settings.schedules_noise_seed)
+    return Noise(_fixture(settings), settings.schedules_noise_seed)
 
 
 def _ocr(settings: Settings) -> Extractor:
@@ -37,7 +45,9 @@ def _ocr(settings: Settings) -> Extractor:
     return Ocr(open_store(url), Tesseract.found(), company_words=settings.schedules_company_words)
 
 
-EXTRACTORS: Mapping[str, Make] = MappingProxyType({"fixture": _fixture, "noise": _noise, "ocr": _ocr})
+EXTRACTORS: Mapping[str, Make] = MappingProxyType(
+    {"sample": _sample, "fixture": _fixture, "noise": _noise, "ocr": _ocr}
+)
 
 
 def make(settings: Settings, own: Mapping[str, Make] = MappingProxyType({})) -> Extractor:

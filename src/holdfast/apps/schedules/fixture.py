@@ -1,4 +1,4 @@
-"""The extractor `fixture`: a day that lies ready in a JSON file, for trials and for tests."""
+"""The extractors `fixture` and `sample`: a day that lies ready in a JSON file, for trials and for tests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Fixture:
 
     needs_images = False
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path or SAMPLE
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     async def extract(self, session: Session, images: Sequence[Image]) -> Json:  # noqa: ARG002 (the protocol)
         """The object in the file; what it says is judged later, where every extractor's answer is."""

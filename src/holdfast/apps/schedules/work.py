@@ -19,14 +19,12 @@ from psycopg.rows import class_row
 from holdfast.apps.schedules import facts, senders
 from holdfast.apps.schedules import process_queries as queries
 from holdfast.apps.schedules.app import APP, SchedulesApp
-from holdfast.apps.schedules.extractors import NAME as EXTRACTOR
 from holdfast.apps.schedules.extractors import chosen
 from holdfast.apps.schedules.facts import Facts
 from holdfast.apps.schedules.ledger import NOTICES, SESSIONS, sessions
 from holdfast.apps.schedules.process import LONGEST_RUN, Pipeline, process, witness
 from holdfast.apps.schedules.story import Iterations
 from holdfast.apps.schedules.values import Notice, NoticeType
-from holdfast.db.settings import Settings
 from holdfast.engine.outcomes import Outcome
 from holdfast.engine.store import Store
 from holdfast.errors import DatabaseUnavailable, SettingsError
@@ -63,6 +61,7 @@ def work(ground: Ground) -> Work:
     iterations = Iterations(settings.schedules_idle_log_every, passed_over)
     counted = Facts()
     ground.stores[SESSIONS].witness = witness(counted)
+    left_alone = app.left_alone(settings)
     make = chosen(settings, app.own)
 
     @cache
@@ -77,9 +76,7 @@ def work(ground: Ground) -> Work:
         return await process(pipeline(), ground.database, ctx)
 
     handlers: list[Handler] = []
-    if _left_alone(settings, app):
-        log.info("capture sessions are left alone: %s says how they are read", EXTRACTOR)
-    else:
+    if not left_alone:
         handlers.append(
             describe(processes, SESSIONS, place="loop", ledger=SESSIONS, timeout=LONGEST_RUN + MARGIN)
         )
@@ -89,7 +86,7 @@ def work(ground: Ground) -> Work:
         handlers=tuple(handlers),
         duties=(facts.duty(counted),),
         longest=LONGEST_RUN,
-        check=pipeline,
+        check=None if left_alone else pipeline,
         paces={
             SESSIONS: Pace(
                 concurrency=settings.schedules_concurrency,
@@ -103,12 +100,6 @@ def work(ground: Ground) -> Work:
             ),
         },
     )
-
-
-def _left_alone(settings: Settings, app: SchedulesApp) -> bool:
-    """Whether, in earnest, every session would be read as the day that ships with Holdfast: a mere show."""
-    real = settings.schedules_extractor == "ocr" or settings.schedules_extractor in app.own
-    return settings.profile == "prod" and not real and settings.schedules_fixture_path is None
 
 
 def _delivery(ground: Ground, sender: senders.Sender) -> Handler:
@@ -168,9 +159,10 @@ class Once:
 
 def _must_be_read(shop: Shop) -> None:
     """Refuses where sessions are left alone, and names what to set."""
-    if _left_alone(shop.settings, _app(shop.apps)):
-        problem = f"{EXTRACTOR} must say how sessions are read: under the profile prod the sample day is none"
-        raise SettingsError(title="some settings are wrong:", problems=[problem])
+    if why := _app(shop.apps).left_alone(shop.settings):
+        raise SettingsError(
+            title="some settings are wrong:", problems=[f"capture sessions are left alone: {why}"]
+        )
 
 
 async def once(shop: Shop) -> Once | None:

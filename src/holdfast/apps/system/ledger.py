@@ -60,6 +60,7 @@ def system_jobs(schema: str = "system") -> Ledger:
         ),
         idempotency=Idempotency("idempotency_key", partial=True, within=ACTIVE, repeat="refuse"),
         cancelled_text="cancelled by {by}",
+        unknown_kind="reject",
         door="`holdfast system run` and POST /api/system/jobs, which check what a job is asked to do",
     )
 

@@ -49,5 +49,7 @@ TASKS = Ledger(
         kind="timestamp",
     ),
     idempotency=Idempotency("idempotency_key", scope=("type",), repeat="touch"),
+    unknown_kind="reject",
+    kind_indexed=True,
     defaults={"priority": 0, "max_retries": 3, "payload": None, "idempotency_key": None, "traceparent": None},
 )

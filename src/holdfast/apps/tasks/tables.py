@@ -1,7 +1,8 @@
 """The table `tasks`, described for SQLAlchemy Core. Never runs SQL, never names a schema.
 
 Columns, defaults and names are the seed's; `fence`, `traceparent`, `idx_tasks_due_retry`,
-`idx_tasks_held` and `idx_tasks_created_at` are ours.
+`idx_tasks_held`, `idx_tasks_created_at` and the indexes by type (`idx_tasks_claimable_by_type`,
+`idx_tasks_due_retry_by_type`) are ours.
 The trigger that moves `updated_at` is in the migration: Core has no word for it. Times are UTC.
 """
 
@@ -64,6 +65,20 @@ tasks = Table(
     ),
     Index(
         "idx_tasks_due_retry",
+        text("priority desc"),
+        "next_retry_at",
+        postgresql_where=text("status = 'pending' and next_retry_at is not null"),
+    ),
+    Index(
+        "idx_tasks_claimable_by_type",
+        "type",
+        text("priority desc"),
+        "created_at",
+        postgresql_where=text("status = 'pending' and next_retry_at is null"),
+    ),
+    Index(
+        "idx_tasks_due_retry_by_type",
+        "type",
         text("priority desc"),
         "next_retry_at",
         postgresql_where=text("status = 'pending' and next_retry_at is not null"),
