@@ -99,6 +99,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """The size of all files."""
         return sum(file.bytes for file in self.files)
 
+    def summary(self, place: Path) -> str:
+        """The message of the job that made it."""
+        return f"{self.rows} rows of {len(self.tables)} tables, {self.bytes} bytes, in {place}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupInfo:
