@@ -146,7 +146,7 @@ select {key}::text from {table} where {state} = any(%(states)s) and {key} <> %(i
 
 # What waited or ran when a backup of the system jobs was made was done since, or is not wanted any more: a
 # deletion that comes back must not be run again by itself.
-# A backup job is running in its own dump. That it was completed is proven by the manifest, which is written last.
+# A backup job is running in its own dump; its manifest, which is written last, proves that it was completed.
 COMPLETE_BACKUPS: LiteralString = """
 update {table} as t set {state} = 'completed', message = made.message, exception_trace = null,
     finished_at = made.at, updated_at = greatest(t.updated_at, made.at)
