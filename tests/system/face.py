@@ -22,6 +22,17 @@ JOBS = "/api/system/jobs"
 OURS = App(name="shop", tables=(Table(name="parcels", kind="user", key=("id",), time="at"),))
 ENDS = ("completed", "failed", "cancelled")
 
+# What a `system.jobs` that was there before leaves behind, in its own words; the oldest without a time.
+LEGACY = """
+create table system.jobs_legacy (
+    id text, job_type text, status text, result text, error_message text, parameters jsonb,
+    created_at numeric);
+insert into system.jobs_legacy values
+    ('0', 'Mystery', 'Odd', null, null, null, null),
+    ('1', 'Backup', 'Completed', '12 rows', null, '["a"]', 1000),
+    ('2', 'Flush', 'Failed', null, 'no space', '{}', 2000);
+"""
+
 
 def application(settings: Settings) -> Holdfast:
     """The built-in apps, and a user's own with a table that may be dropped."""

@@ -21,6 +21,7 @@ from holdfast.errors import (
     SyntaxRefused,
 )
 from holdfast.runtime.app import App, Table
+from system.face import LEGACY
 from system.kit import Stage, stage
 
 ANA = Session(who="ana", administrator=True)
@@ -271,6 +272,25 @@ async def test_show_jobs_answers_the_newest_first(opened: Stage, context: Contex
     assert [answered.columns[place] for place in answered.times] == ["created_at", "finished_at"]
     one = await execute(ANA, "SHOW JOBS WHERE job_type = 'Compact' AND status IN ('QUEUED') LIMIT 1", context)
     assert ([row[0] for row in one.rows], one.message) == ([second], "1 row")
+
+
+async def test_show_jobs_answers_old_records_too_marked_as_legacy(opened: Stage, context: Context) -> None:
+    """Y-40, Y-43: conditions, order and limit mean them as well, in the words of today."""
+    await opened.do(LEGACY)
+    job = await opened.create("flush", {"ledger": "job"})
+    answered = await execute(ANA, "SHOW JOBS", context)
+    legacy = answered.columns.index("legacy")
+    assert [(row[0], row[legacy]) for row in answered.rows] == [
+        (job, False),
+        ("2", True),
+        ("1", True),
+        ("0", True),
+    ]
+    failed = await execute(ANA, "SHOW JOBS WHERE status = 'FAILED' AND message LIKE 'no%' LIMIT 5", context)
+    assert [row[:3] for row in failed.rows] == [("2", "flush", "failed")]
+    first = await execute(ANA, "SHOW JOBS LIMIT 1", context)
+    assert [row[0] for row in first.rows] == [job]
+    assert (await execute(ANA, "SELECT count(*) FROM system.jobs", context)).rows == ((1,),)
 
 
 async def test_select_reads_and_never_changes(opened: Stage, context: Context) -> None:

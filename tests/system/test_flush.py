@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -179,13 +180,38 @@ async def test_a_row_that_somebody_holds_is_left_for_the_next_run(
 async def test_large_rows_make_several_files(
     here: Place, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Y-26: a batch is held in memory, however many rows it may have."""
-    monkeypatch.setattr(flush, "LARGEST", 10_000)
-    monkeypatch.setattr(flush, "CHUNK", 2)
+    """Y-26: a batch has not more bytes than it may, however many rows it may have."""
+    monkeypatch.setattr(flush, "BATCH_BYTES", 10_000)
+    monkeypatch.setattr(flush, "READ_ROWS", 2)
     await finish(conn, "tasks", 9)
     await conn.execute("update tasks set payload = jsonb_build_object('x', repeat('y', 4000))")
     rows = await table_rows(conn, "tasks")
     assert await here.flush("tasks") == "9 rows to 3 files"
+    assert same(await here.rows("tasks"), rows)
+
+
+async def test_a_disk_that_is_full_while_rows_are_read_leaves_all_of_them_in_the_table(
+    here: Place, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y-25: the error comes out while the server still has rows to send."""
+    await finish(conn, "tasks", 20)
+    rows = await table_rows(conn, "tasks")
+    monkeypatch.setattr(flush, "PAGE_ROWS", 1)
+
+    original = flush.Draft.write
+
+    def write(draft: flush.Draft, page: list[Any]) -> None:
+        if draft.rows:  # the second statement reads two rows
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(draft, page)
+
+    with monkeypatch.context() as full:
+        full.setattr(flush.Draft, "write", write)
+        with pytest.raises(OSError, match="No space left"):
+            await asyncio.wait_for(here.flush("tasks"), 60)
+    assert same(await table_rows(conn, "tasks"), rows)
+    assert await here.archive.list() == []
+    assert await here.flush("tasks") == "20 rows to 1 file"
     assert same(await here.rows("tasks"), rows)
 
 

@@ -18,7 +18,7 @@ from dashboard.kit import Page, Visitor, events
 from holdfast import Settings
 from holdfast.apps.system import backups
 from holdfast.dashboard import live
-from system.face import audit, jobs, put, serving, tell
+from system.face import LEGACY, audit, jobs, put, serving, tell
 
 Visit = Callable[..., Visitor]
 NASTY = "<script>alert('x')</script>"
@@ -76,6 +76,17 @@ def test_jobs_are_listed_newest_first_and_filtered(served: Served, visit: Visit)
     assert "No job fits this filter." in visit().get("/system?status=running").words
     for wrong in ("type=vacuum", "status=gone", "created_after=never", "cursor=x"):
         assert visit().get(f"/system?{wrong}", 400).every(role="alert"), wrong
+
+
+def test_old_records_stand_below_the_jobs_marked_as_legacy(served: Served, visit: Visit) -> None:
+    """Y-43: no page and no order is offered for them."""
+    served.query(LEGACY)
+    new = put(served, "flush", "completed")
+    page = visit().get("/system")
+    assert [str(one["href"]) for one in page.every("a", class_="row-link")] == [place(new)]
+    assert ["legacy" in line for line in rows(page)] == [False, True, True, True]
+    assert "no space" in rows(page)[1]
+    assert "No worker serves" not in page.words
 
 
 def test_pages_are_turned_and_turned_back(served: Served, visit: Visit) -> None:

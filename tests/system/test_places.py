@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.apps.system.backups import make_folder
+from holdfast.apps.system.joblog import JobLog
 from holdfast.apps.system.places import Archive, Folder, open_archive
+from holdfast.db.settings import Settings
 from holdfast.errors import MissingExtra, NotAllowed, SettingsError
 from system.buckets import ACCESS, SECRET, Server, serving
 
@@ -55,6 +58,28 @@ async def test_what_was_put_is_there_whole_and_listed(archive: Archive, tmp_path
     assert not await archive.delete("job/a.parquet")
     assert await archive.list("job") == ["job/b ö.parquet"]
     assert await archive.list("none") == []
+
+
+async def test_files_and_folders_are_readable_by_their_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    """Y-34: archived payloads, backups and traces. A folder that is there keeps the mode that it has."""
+    there = tmp_path / "there"
+    there.mkdir()
+    there.chmod(0o755)
+    settings = Settings(profile="test", system_backup_roots=(there / "srv" / "backups",))
+    before = os.umask(0)
+    try:
+        archive = open_archive((there / "srv" / "archive").as_uri())
+        await archive.put("job/a.parquet", b"secret")
+        await archive.replace("job/manifest.json", b"{}", None)
+        JobLog(there / "logs" / "deep" / "jobs.log").write("FL-4fK2mZ0q", "INFO", "x")
+        make_folder(settings, there / "srv" / "backups" / "daily" / "first")
+    finally:
+        os.umask(before)
+    made = [path for path in there.rglob("*") if not path.is_symlink()]
+    assert {path.name for path in made} >= {"a.parquet", "manifest.json", ".lock", "jobs.log", "srv", "daily"}
+    open_to_others = {str(path): oct(path.stat().st_mode) for path in made if path.stat().st_mode & 0o077}
+    assert open_to_others == {}
+    assert there.stat().st_mode & 0o777 == 0o755
 
 
 async def test_nothing_is_overwritten(archive: Archive) -> None:

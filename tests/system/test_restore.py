@@ -13,6 +13,7 @@ import msgspec
 import psycopg
 import pytest
 
+from conftest import Connect
 from holdfast import Settings
 from holdfast.apps.system import backups
 from holdfast.apps.system.backups import InvalidBackup, read_manifest, write_manifest
@@ -595,7 +596,7 @@ async def test_row_security_comes_back_and_looks_at_its_own_tables(
 async def test_restoring_system_keeps_the_job_that_does_it(
     settings: Settings, conn: Connection, tmp_path: Path
 ) -> None:
-    """Y-33: the table that has its row is replaced; the job that made the backup has ended with it."""
+    """Y-33: the table that has its row is replaced; the backup that was made is completed, as it was."""
     async with stage(settings, tmp_path, worker_timeout=1.0) as on:
         first = await on.run("backup", {"schema": "system", "backup_location": "a"})
         later = await on.run("backup", {"schema": "schedule_ingest", "backup_location": "b"})
@@ -604,10 +605,27 @@ async def test_restoring_system_keeps_the_job_that_does_it(
         ids = [one["id"] for one in await on.rows("select id from system.jobs order by created_at")]
         assert ids == [first.id, row.id]
         assert later.id not in ids
-        # The backup itself was running in its own snapshot, and nobody runs it any more.
+        # The backup was running in its own snapshot. Its manifest proves that it was completed.
         ended = await on.job(first.id)
-        assert ended.state == "failed"
-        assert "unfinished when the backup was made" in ended.columns["message"]
+        assert (ended.state, ended.columns["message"]) == ("completed", first.columns["message"])
+        assert ended.created <= ended.finished <= first.finished
+        assert not [line for line in on.lines(first.id) if "failed" in line]
+
+
+async def test_a_pooled_session_between_two_statements_is_not_ended(
+    conn: Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y-33: it is idle for a moment, and in use; one that is idle for longer is renewed."""
+    monkeypatch.setattr(swap, "LOOKS", 2)
+    client = await connect()
+    await client.execute("set application_name = 'holdfast pool'")
+    monkeypatch.setattr(swap, "IDLE_SECONDS", 600.0, raising=False)
+    await swap.renew_sessions(conn)
+    await client.execute("select 1")
+    monkeypatch.setattr(swap, "IDLE_SECONDS", 0.0)
+    await swap.renew_sessions(conn)
+    with pytest.raises(psycopg.OperationalError):
+        await client.execute("select 1")
 
 
 @pytest.mark.parametrize("schema", ["shop", "system"])

@@ -19,7 +19,7 @@ from holdfast import Settings
 from holdfast.apps.system.bench import log_of
 from holdfast.apps.system.parameters import TYPES
 from holdfast.apps.system.places import Folder
-from system.face import ENDS, JOBS, application, audit, jobs, put, serving, tell
+from system.face import ENDS, JOBS, LEGACY, application, audit, jobs, put, serving, tell
 
 FLUSH = {"type": "flush", "parameters": {"ledger": "job"}}
 EVERYTHING = [
@@ -322,6 +322,36 @@ def test_jobs_are_listed_newest_first_and_filtered_by_everything(served: Served)
     for name, wrong in (("type", "vacuum"), ("status", "gone"), ("cursor", "x"), ("created_after", "now")):
         assert ask(served, JOBS, 400, **{name: wrong})["code"] == "INVALID_INPUT"
     assert ask(served, JOBS, 400, x=1)["field"] == "x"
+
+
+def test_old_records_are_listed_after_the_jobs_marked_as_legacy(served: Served) -> None:
+    """Y-43: filtered and turned as the others, and nothing can be ordered about them."""
+    served.query(LEGACY)
+    new = put(served, "flush", "failed")
+
+    def found(**params: Any) -> list[tuple[str, bool]]:
+        return [(one["id"], one["legacy"]) for one in ask(served, JOBS, **params)["jobs"]]
+
+    assert found() == [(new, False), ("2", True), ("1", True), ("0", True)]
+    assert found(type="flush", status="failed") == [(new, False), ("2", True)]
+    assert found(queue="default", created_before="1970-01-01T00:00:02Z") == [("1", True)]
+    pages: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = ask(served, JOBS, limit=1, **cursor)
+        pages += [one["id"] for one in page["jobs"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    assert pages == [new, "2", "1", "0"]
+    old = ask(served, JOBS, limit=100)["jobs"][2]
+    assert (old["type"], old["status"], old["message"]) == ("backup", "completed", "12 rows")
+    assert (old["parameters"], old["created_at"], old["actions"]) == (
+        {"arg0": "a"},
+        "1970-01-01T00:00:01Z",
+        [],
+    )
+    assert ask(served, JOBS, 400, cursor="legacy-x")["field"] == "cursor"
 
 
 def test_a_job_tells_its_message_and_whole_trace_in_todays_words(served: Served) -> None:

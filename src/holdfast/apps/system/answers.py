@@ -17,6 +17,7 @@ from holdfast.apps.system.console.words import LONGEST
 from holdfast.apps.system.fields import FINAL, about_type, schema_of
 from holdfast.apps.system.joblines import Level, Line
 from holdfast.apps.system.ledger import told
+from holdfast.apps.system.legacy import is_legacy
 from holdfast.apps.system.orders import Wish
 from holdfast.apps.system.types import JobType, read_status, read_type
 from holdfast.engine.intake import INT4
@@ -119,8 +120,8 @@ class ListedJob(Answer):
     key: str | None = Field(description="Its idempotency key.")
     retry_count: int = Field(description="How often it was tried again.")
     max_retries: int = Field(description="How often it may be.")
-    created_at: datetime = Field(description="When it was made.")
-    updated_at: datetime = Field(description="When it changed last.")
+    created_at: datetime | None = Field(description="When it was made; null: a legacy record without it.")
+    updated_at: datetime | None = Field(description="When it changed last; null: a legacy record without it.")
     started_at: datetime | None = Field(description="When its last run began.")
     finished_at: datetime | None = Field(description="When it ended.")
     run_at: datetime | None = Field(description="When it may be taken, where it waits.")
@@ -128,10 +129,11 @@ class ListedJob(Answer):
     queue: str | None = Field(description="Its queue; null: `default`.")
     priority: int | None = Field(description="Higher ones are taken first.")
     actions: list[Order] = Field(description="What a person may order now.")
+    legacy: bool = Field(default=False, description="A record of an older `system.jobs`, which is only read.")
 
     @classmethod
     def of(cls, row: Row) -> ListedJob:
-        return cls(**told(row), actions=orders_of(row))
+        return cls(**told(row), actions=orders_of(row), legacy=is_legacy(row))
 
 
 class ShownJob(ListedJob):
@@ -154,6 +156,8 @@ class ShownJob(ListedJob):
 
 def orders_of(row: Row) -> list[Order]:
     """What a person may order about a job now."""
+    if is_legacy(row):
+        return []
     return ["retry"] if row.finished else ["cancel"]
 
 

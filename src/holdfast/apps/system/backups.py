@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from holdfast.apps.system.place_folder import make_private
 from holdfast.db.settings import Settings
 from holdfast.db.system_settings import backup_roots
 from holdfast.errors import InvalidBackup, MissingExtra, NotAllowed, TargetExists
@@ -97,6 +98,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def bytes(self) -> int:
         """The size of all files."""
         return sum(file.bytes for file in self.files)
+
+    def summary(self, place: Path) -> str:
+        """The message of the job that made it."""
+        return f"{self.rows} rows of {len(self.tables)} tables, {self.bytes} bytes, in {place}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +247,7 @@ def make_folder(settings: Settings, folder: Path) -> None:
     """Makes a folder that is ours alone, and those above it up to the root, which may be there."""
     for root in backup_roots(settings):
         if folder.is_relative_to(os.path.realpath(root)):
-            Path(root).mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(Path(root))
     missing = [folder, *(above for above in folder.parents if not above.exists())]
     for one in reversed(missing):
         one.mkdir(mode=0o700, exist_ok=one != folder)

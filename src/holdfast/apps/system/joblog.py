@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from holdfast.apps.system.joblines import LEVELS, Level, Line, rendered
 from holdfast.apps.system.logreading import Reading, read, tail
+from holdfast.apps.system.place_folder import make_private
 from holdfast.apps.system.types import ID
 from holdfast.db.supervisor import open_private
 from holdfast.engine.lifecycle import Verb
@@ -105,7 +106,7 @@ class JobLog:
                 await asyncio.sleep(every)
 
     def _append(self, lines: Sequence[bytes]) -> None:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.path.parent)
         with self._turn() as alone:
             if alone:
                 self._make_room(sum(map(len, lines)))

@@ -19,12 +19,15 @@ from psycopg.sql import SQL, Identifier
 from holdfast.apps.system import legacy_queries as queries
 from holdfast.apps.system.types import JobType, read_status, stored_type
 from holdfast.engine.intake import absorb
-from holdfast.engine.store import Connection
+from holdfast.engine.store import Connection, Store
+from holdfast.engine.values import Filter, Page, Row
 from holdfast.errors import InvalidInput
 
 ALIASES: Mapping[str, str] = {"result": "message", "error_message": "message"}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+MAX_LISTED = 1000  # old records in a list, the newest ones
+CURSOR = "legacy-"  # begins the cursor of a page of old records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,75 @@ async def legacy_records(
             return [read_record(record) for (record,) in await found.fetchall()]
     except errors.UndefinedTable:  # dropped between the two
         return []
+
+
+async def find_jobs(
+    store: Store, conn: Connection, which: Filter, *, limit: int = 50, cursor: str | None = None
+) -> Page:
+    """A page of jobs, the newest first; after the last one come the old records that fit, as legacy."""
+    rows, after = tuple[Row, ...](), 0
+    if cursor and cursor.startswith(CURSOR) and cursor.removeprefix(CURSOR).isdecimal():
+        after = int(cursor.removeprefix(CURSOR))
+    else:
+        page = await store.find(conn, which, limit=limit, cursor=cursor)
+        if page.cursor is not None:
+            return page
+        rows = page.rows
+    schema = store.ledger.table.partition(".")[0]
+    records = [one for one in await legacy_records(conn, MAX_LISTED, schema=schema) if _fits(one, which)]
+    end = after + limit - len(rows)
+    shown = tuple(map(as_row, records[after:end]))
+    return Page((*rows, *shown), f"{CURSOR}{end}" if end < len(records) else None)
+
+
+def as_row(record: Record) -> Row:
+    """An old record as a row of today's table, with `legacy` among its columns."""
+    columns = {
+        name: getattr(record, name) for name in ("message", "exception_trace", "node_id", "queue", "priority")
+    }
+    return Row(
+        id=record.id,
+        kind=record.type_word or str(record.job_type),
+        state=record.status,
+        payload=dict(record.parameters),
+        owner=None,
+        fence=None,
+        attempts=record.retry_count,
+        limit=record.max_retries,
+        due=None,
+        created=cast("datetime", _calendar(record.created_at)),  # None where the record has none
+        updated=_calendar(record.updated_at),
+        claimed=None,
+        started=_calendar(record.started_at),
+        finished=_calendar(record.finished_at),
+        error=None,
+        columns={**columns, "idempotency_key": record.idempotency_key, "legacy": True},
+    )
+
+
+def is_legacy(row: Row) -> bool:
+    """Whether a row stands for an old record."""
+    return bool(row.columns.get("legacy"))
+
+
+def _fits(record: Record, which: Filter) -> bool:
+    made = _calendar(record.created_at)
+    return (
+        (not which.states or record.status in which.states)
+        and which.kind in (None, str(record.job_type))
+        and which.key in (None, record.idempotency_key)
+        and which.queue in (None, record.queue or "default")
+        and (which.created_after is None or (made is not None and made >= which.created_after))
+        and (which.created_before is None or (made is not None and made < which.created_before))
+    )
+
+
+def _calendar(milliseconds: int | None) -> datetime | None:
+    """A time; None also for one that no calendar has."""
+    try:
+        return None if milliseconds is None else EPOCH + milliseconds * MILLISECOND
+    except OverflowError:
+        return None
 
 
 def _status(value: Any) -> str:

@@ -166,13 +166,18 @@ def batch_of(about: About, rows: Sequence[Row]) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def writer(sink: BinaryIO, about: About) -> Any:
+    """A writer of one file, which takes batch by batch; it is complete when the writer is closed."""
+    return pyarrow().parquet.ParquetWriter(sink, schema_of(about), compression="zstd")
+
+
 def write(sink: BinaryIO, about: About, batches: Iterable[Any]) -> int:
     """Writes batches as one file; answers how many rows they had."""
-    pa, schema, rows = pyarrow(), schema_of(about), 0
-    with pa.parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
+    rows = 0
+    with writer(sink, about) as file:
         for batch in batches:
             rows += batch.num_rows
-            writer.write_table(pa.Table.from_batches([batch.replace_schema_metadata(schema.metadata)]))
+            file.write_batch(batch)
     sink.flush()
     return rows
 

@@ -11,10 +11,12 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.apps.system.place_keys import Kept, Step, checked, sum_of, unwatched, wrong
+from holdfast.db.supervisor import open_private
 from holdfast.errors import NotAllowed
 
 UNFINISHED = ".part"  # how the name of what is not yet whole ends; it begins with a dot
@@ -106,9 +108,9 @@ class Folder:
 
     def _write(self, key: str, body: bytes | BinaryIO) -> tuple[Path, Path]:
         path = self._place(key)
-        _make(path.parent)
+        make_private(path.parent)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}{UNFINISHED}")
-        with draft.open("xb") as file:
+        with os.fdopen(open_private(draft, os.O_WRONLY | os.O_EXCL), "wb") as file:
             if isinstance(body, bytes):
                 file.write(body)
             else:
@@ -137,8 +139,8 @@ class Folder:
 
     def _replace(self, key: str, body: bytes, seen: str | None) -> bool:
         path = self._place(key)
-        _make(path.parent)
-        with (self.root / LOCK).open("w") as lock:
+        make_private(path.parent)
+        with os.fdopen(open_private(self.root / LOCK), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             there = sum_of(path.read_bytes()) if path.exists() else None
             if there != seen:
@@ -173,11 +175,14 @@ class Folder:
                     yield path.relative_to(root).as_posix()
 
 
-def _make(folder: Path) -> None:
-    """Makes a folder with those above it, each of which is there after a loss of power as well."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True)
+def make_private(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, for their owner alone, and syncs their names.
+
+    A folder that is there keeps its mode. `mkdir(parents=True)` would give the mode to the last one alone.
+    """
+    missing = takewhile(lambda one: not one.exists(), (folder, *folder.parents))
+    for one in reversed(list(missing)):
+        one.mkdir(mode=0o700, exist_ok=True)
         _sync(one.parent)
 
 

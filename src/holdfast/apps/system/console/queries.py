@@ -10,6 +10,21 @@ TIMEOUT: LiteralString = "select set_config('statement_timeout', %(milliseconds)
 ROWS: LiteralString = "select {columns} from {table} as t where {condition} order by {order} limit {limit}"
 COUNT: LiteralString = "select count(*) from {table} as t where {condition} limit {limit}"
 
+# The jobs, and the old records that were read before and are put in as JSON.
+WITH_LEGACY: LiteralString = """
+(select id, job_type, status, message, exception_trace, parameters, idempotency_key, retry_count, max_retries,
+    created_at, updated_at, started_at, finished_at, node_id, queue, priority, fence, run_at, false as legacy
+from {table}
+union all
+select id, job_type, status, message, exception_trace, parameters, idempotency_key, retry_count, max_retries,
+    created_at, updated_at, started_at, finished_at, node_id, queue, priority, 0, null, true
+from jsonb_to_recordset({records}::text::jsonb) as r (id text, job_type text, status text, message text,
+    exception_trace text, parameters jsonb, idempotency_key text, retry_count integer, max_retries integer,
+    created_at bigint, updated_at bigint, started_at bigint, finished_at bigint, node_id text, queue text,
+    priority bigint))
+"""
+LEGACY_COLUMN: LiteralString = "t.legacy"
+
 # The active job of a type and a target; the newest, should there be several.
 ACTIVE: LiteralString = """
 select t.id, t.status
@@ -62,4 +77,5 @@ ORDER: Mapping[tuple[bool, bool | None], LiteralString] = {
     (True, False): "{column} desc nulls last",
 }
 NEWEST: LiteralString = "t.created_at desc, t.id desc"
+NEWEST_WITH_LEGACY: LiteralString = "t.legacy, t.created_at desc nulls last, t.id desc"
 BETWEEN_ITEMS: LiteralString = ", "

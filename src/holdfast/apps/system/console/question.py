@@ -6,8 +6,10 @@ that we know, and every other word of the statement stands in `queries`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import LiteralString, assert_never
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, LiteralString, assert_never
 
 from psycopg.sql import SQL, Composable, Composed, Identifier, Placeholder
 
@@ -29,6 +31,8 @@ from holdfast.apps.system.console.statements import (
     ShowJobs,
     Value,
 )
+from holdfast.apps.system.legacy import Record
+from holdfast.apps.system.types import JobType
 
 SHOWN = ("id", "job_type", "status", "retry_count", "created_at", "finished_at", "message")
 SHOWN_ROWS = 100  # of SHOW JOBS without a LIMIT
@@ -50,30 +54,53 @@ class Query:
     most: int | None
 
 
-def query(asked: Select | ShowJobs, table: str, most: int) -> Query:
-    """The statement that answers a question about `table`, of which at most `most` rows are wanted."""
+def query(asked: Select | ShowJobs, table: str, most: int, legacy: Sequence[Record] = ()) -> Query:
+    """The statement that answers a question about `table`, of which at most `most` rows are wanted.
+
+    `legacy` are old records that are shown beside the rows, with a column that tells them.
+    """
     made = _Values()
     match asked:
         case ShowJobs():
             columns, cap = tuple(Column(name, name) for name in SHOWN), SHOWN_ROWS
         case Select():
             columns, cap = asked.columns, most
-    source = Identifier(*table.split("."))
+    source: Composable = Identifier(*table.split("."))
     cap = None if asked.limit is not None else cap
     if columns is None:
         where = _where(made, asked.where)
         limit = made.put(1 if asked.limit is None else asked.limit)
         counting = SQL(queries.COUNT).format(table=source, condition=where, limit=limit)
         return Query(counting, made.values, (COUNTED,), (), None)
-    listed = _join(queries.BETWEEN_ITEMS, [_column(made, column) for column in columns])
+    shown, headings = [_column(made, column) for column in columns], [column.heading for column in columns]
+    order_by = queries.NEWEST
+    if legacy:
+        source = _fill(queries.WITH_LEGACY, table=source, records=made.put(_told(legacy)))
+        shown, headings = [*shown, SQL(queries.LEGACY_COLUMN)], [*headings, "legacy"]
+        order_by = queries.NEWEST_WITH_LEGACY
+    listed = _join(queries.BETWEEN_ITEMS, shown)
     where = _where(made, asked.where)
-    order = _order(made, asked.order if isinstance(asked, Select) else ())
+    order = _order(made, asked.order if isinstance(asked, Select) else (), order_by)
     limit = made.put(asked.limit if asked.limit is not None else (cap or 0) + 1)
     reading = SQL(queries.ROWS).format(
         columns=listed, table=source, condition=where, order=order, limit=limit
     )
     times = tuple(place for place, column in enumerate(columns) if column.kind == "time")
-    return Query(reading, made.values, tuple(column.heading for column in columns), times, cap)
+    return Query(reading, made.values, tuple(headings), times, cap)
+
+
+def _told(legacy: Sequence[Record]) -> str:
+    """Old records as JSON; a number that PostgreSQL has no place for is left out."""
+    told = [{**asdict(one), "job_type": _type_word(one)} for one in legacy]
+    return json.dumps([{name: value for name, value in one.items() if _has_place(value)} for one in told])
+
+
+def _type_word(record: Record) -> str:
+    return record.type_word if record.job_type is JobType.UNKNOWN else str(record.job_type)
+
+
+def _has_place(value: Any) -> bool:
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 class _Values:
@@ -144,9 +171,9 @@ def _comparison(made: _Values, condition: Compare | Among | Like | Between | IsN
             assert_never(condition)
 
 
-def _order(made: _Values, order: tuple[Order, ...]) -> Composable:
+def _order(made: _Values, order: tuple[Order, ...], newest: LiteralString) -> Composable:
     if not order:
-        return SQL(queries.NEWEST)
+        return SQL(newest)
     parts = [
         _fill(queries.ORDER[part.descending, part.nulls_first], column=_column(made, part.column))
         for part in order

@@ -28,6 +28,7 @@ from holdfast.apps.system.console.statements import (
     ShowJobs,
     Statement,
 )
+from holdfast.apps.system.legacy import MAX_LISTED, Record, legacy_records
 from holdfast.apps.system.types import JobType, read_id
 from holdfast.errors import HoldfastError, IdempotencyConflict, InvalidInput, NotAllowed
 
@@ -167,10 +168,18 @@ async def perform(session: Session, statement: Statement, context: Context) -> A
 
 
 async def _read(statement: ShowJobs | Select, context: Context) -> Answer:
-    asked = query(statement, context.jobs, MOST_ROWS)
+    asked = query(statement, context.jobs, MOST_ROWS, await _legacy(statement, context))
     rows, more = await look.rows(context.database, asked)
     told = f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}{', and there are more' if more else ''}"
     return Answer(columns=asked.headings, rows=tuple(rows), message=told, times=asked.times, more=more)
+
+
+async def _legacy(statement: ShowJobs | Select, context: Context) -> list[Record]:
+    """The old records, for SHOW JOBS: a SELECT reads the table that it names."""
+    if isinstance(statement, Select):
+        return []
+    async with context.database.connection() as conn:
+        return await legacy_records(conn, MAX_LISTED, schema=context.jobs.partition(".")[0])
 
 
 async def _kill(session: Session, statement: KillJob, context: Context) -> Answer:

@@ -153,7 +153,7 @@ async def run(params: Backup, run: Run, step: Step = no_step) -> str:
         else:
             backups.new_location(bench.settings, params.backup_location)
             manifest = await _make(params, run, place, mine, step)
-    return f"{manifest.rows} rows of {len(manifest.tables)} tables, {manifest.bytes} bytes, in {place}"
+    return manifest.summary(place)
 
 
 async def _make(params: Backup, run: Run, place: Path, mine: Connection, step: Step) -> Manifest:

@@ -4,15 +4,19 @@ Batch by batch, and in this order: the rows are locked, the files written, synce
 rows deleted and that committed, the files entered in the manifest. Each file tells the number of that
 transaction. Wherever it is cut off, the next run asks how the transaction has ended and puts the archive in
 order first (`settle`), so that each row is in exactly one place.
+
+A batch is limited by its rows and by their bytes, together with the rows that go along. It is never in memory
+as a whole: rows are streamed from the server and written page by page to temporary files.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
-from collections.abc import Awaitable
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 from psycopg.errors import ForeignKeyViolation
 
@@ -23,7 +27,6 @@ from holdfast.apps.system.executors import flush_queries as queries
 from holdfast.apps.system.ledger import NAME
 from holdfast.apps.system.manifest import Entry
 from holdfast.apps.system.parameters import Flush
-from holdfast.apps.system.parquet import About
 from holdfast.apps.system.places import Archive, Step, unwatched
 from holdfast.apps.system.settle import new_group, new_path, settle
 from holdfast.apps.system.source import Connection, Part, Source, owner_of, source_of
@@ -31,9 +34,36 @@ from holdfast.errors import Conflict, InvalidInput
 
 T = TypeVar("T")
 
-LARGEST = 32 * 2**20  # bytes of values in a batch, however many rows it may have
-CHUNK = 1000  # rows that are read at once
+BATCH_BYTES = 32 * 2**20  # of values: a batch that has as many takes no further rows
+READ_ROWS = 1000  # rows of the ledger that one statement reads, at most
+PAGE_BYTES, PAGE_ROWS = 2 * 2**20, 10_000  # what is in memory at once, and becomes one row group of a file
 LONGEST = 50_000_000  # hours, which is before any calendar of the database begins
+
+
+@dataclass
+class Draft:
+    """The file of one part of a batch, in a temporary file without a name: it goes with the process."""
+
+    part: Part
+    file: BinaryIO
+    writer: Any
+    rows: int = 0
+    bytes: int = 0
+
+    def write(self, rows: list[Any]) -> None:
+        """Append a page of rows."""
+        batch = parquet.batch_of(self.part.about, rows)
+        self.writer.write_batch(batch)
+        self.rows += batch.num_rows
+        self.bytes += batch.nbytes
+
+    def close(self, path: str) -> Entry:
+        """Complete the file; return its entry for the manifest."""
+        self.writer.close()
+        entry = parquet.entry_of(path, self.file)
+        assert entry is not None
+        assert entry.rows == self.rows
+        return entry
 
 
 @dataclass(frozen=True)
@@ -123,12 +153,14 @@ async def _batch(
             if not keys:
                 return None
             await step("locked")
-            keys, batches = await _read(conn, source, keys)
-            for part in source.parts:  # under locks that hold off whoever wants to change the tables
-                await bench.registry.must_be(conn, part.declared, part.definition)
-            await manifests.claim(archive, table, owner)
             ours = {"xid": await _xid(conn, bench), "owner": owner}
-            entries = await _publish(archive, source, batches, ours, step)
+            with ExitStack() as files:
+                drafts = [_draft(files, part, ours) for part in source.parts]
+                keys = await _read(conn, drafts, keys)
+                for part in source.parts:  # under locks that hold off whoever wants to change the tables
+                    await bench.registry.must_be(conn, part.declared, part.definition)
+                await manifests.claim(archive, table, owner)
+                entries = await _publish(archive, table, drafts, step)
             await step("published")
             deleted = (await conn.execute(source.rows.render(queries.DELETE), {"keys": keys})).rowcount
             if deleted != len(keys):
@@ -138,7 +170,7 @@ async def _batch(
         message = f"its rows are referred to: {error.diag.message_primary}"
         raise Conflict(what=table, message=message) from None
     await step("committed")
-    await _to_its_end(manifests.enter(archive, table, entries))
+    await _to_its_end(manifests.enter(archive, table, entries))  # the rows have left the table
     await step("entered")
     events = sum(entry.rows for entry in entries if entry.kind == "events")
     return Batch(len(keys), events, tuple(entries))
@@ -160,28 +192,40 @@ async def _pick(conn: Connection, source: Source, params: Flush, until: str, job
     return []
 
 
-async def _read(conn: Connection, source: Source, keys: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
-    """The rows of these keys and what goes with them, until they are many bytes; and which keys these are."""
-    batches: dict[str, list[Any]] = {part.about.table: [] for part in source.parts}
-    size = taken = 0
-    for begin in range(0, len(keys), CHUNK):
-        chosen = keys[begin : begin + CHUNK]
-        for part in source.parts:
-            size += await _read_part(conn, part, chosen, batches[part.about.table])
-        taken = begin + len(chosen)
-        if size >= LARGEST:
-            break
-    return keys[:taken], batches
+def _draft(files: ExitStack, part: Part, ours: dict[str, str | None]) -> Draft:
+    own = replace(part, about=replace(part.about, **ours))
+    file = cast("BinaryIO", files.enter_context(tempfile.TemporaryFile()))  # noqa: SIM115
+    return Draft(own, file, files.enter_context(parquet.writer(file, own.about)))
 
 
-async def _read_part(conn: Connection, part: Part, keys: list[str], batches: list[Any]) -> int:
-    query = part.render(queries.READ, columns=part.reading())
-    rows = await (await conn.execute(query, {"keys": keys})).fetchall()
-    if not rows:
-        return 0
-    batch = await asyncio.to_thread(parquet.batch_of, part.about, rows)
-    batches.append(batch)
-    return batch.nbytes
+async def _read(conn: Connection, drafts: list[Draft], keys: list[str]) -> list[str]:
+    """Write the rows of these keys, and what goes along, until they are many bytes; return whose that were.
+
+    Each statement reads twice as many rows as the one before: large ones are noticed early.
+    """
+    taken, ahead = 0, 1
+    while taken < len(keys) and sum(draft.bytes for draft in drafts) < BATCH_BYTES:
+        chosen = keys[taken : taken + ahead]
+        for draft in drafts:
+            await _read_part(conn, draft, chosen)
+        taken, ahead = taken + len(chosen), min(2 * ahead, READ_ROWS)
+    return keys[:taken]
+
+
+async def _read_part(conn: Connection, draft: Draft, keys: list[str]) -> None:
+    query = draft.part.render(queries.READ, columns=draft.part.reading())
+    page, size = list[Any](), 0
+    async with conn.cursor() as cursor:
+        stream = cast("AsyncGenerator[Any]", cursor.stream(query, {"keys": keys}))
+        async with aclosing(stream):  # an error must not leave the connection with rows to come
+            async for row in stream:
+                page.append(row)
+                size += sum(len(value) for value in row if isinstance(value, str | bytes))
+                if size >= PAGE_BYTES or len(page) >= PAGE_ROWS:
+                    await _to_its_end(asyncio.to_thread(draft.write, page))  # else it is closed meanwhile
+                    page, size = [], 0
+    if page:
+        await _to_its_end(asyncio.to_thread(draft.write, page))
 
 
 async def _xid(conn: Connection, bench: Bench) -> str:
@@ -192,31 +236,20 @@ async def _xid(conn: Connection, bench: Bench) -> str:
     return xid
 
 
-async def _publish(
-    archive: Archive, source: Source, batches: dict[str, list[Any]], ours: dict[str, str | None], step: Step
-) -> list[Entry]:
-    """Writes the files of a batch, that of the ledger's own rows last: it tells that all are there."""
-    table, group, entries = source.declared.table, new_group(), list[Entry]()
-    for part in source.parts:
-        if found := batches[part.about.table]:
-            path = new_path(table, part.about.table, group)
-            body, entry = await asyncio.to_thread(_encode, path, replace(part.about, **ours), found)
-            await archive.put(path, body, step)
+async def _publish(archive: Archive, table: str, drafts: list[Draft], step: Step) -> list[Entry]:
+    """Publishes the files of a batch, that of the ledger's own rows last: it tells that all are there."""
+    group, entries = new_group(), list[Entry]()
+    for draft in drafts:
+        if draft.rows:
+            path = new_path(table, draft.part.about.table, group)
+            entry = await _to_its_end(asyncio.to_thread(draft.close, path))
+            await archive.put(entry.path, draft.file, step)
             entries.append(entry)
     return entries
 
 
-def _encode(path: str, about: About, batches: list[Any]) -> tuple[bytes, Entry]:
-    sink = io.BytesIO()
-    rows = parquet.write(sink, about, batches)
-    entry = parquet.entry_of(path, sink)
-    assert entry is not None
-    assert entry.rows == rows
-    return sink.getvalue(), entry
-
-
 async def _to_its_end(work: Awaitable[T]) -> T:
-    """Does this even if the job is called off meanwhile: the rows have left the table already."""
+    """Wait for the end of this also if the job is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -214,6 +214,7 @@ async def run(params: Restore, run: Run, step: Step = no_step) -> str:
             manifest=manifest,
             overwrite=params.overwrite,
             told=told,
+            made=await asyncio.to_thread(_made, run.bench, manifest, place),
             step=step,
         )
         await run.still_ours()
@@ -223,6 +224,13 @@ async def run(params: Restore, run: Run, step: Step = no_step) -> str:
         async with await direct(run.bench.database, "restore") as conn:
             await swap.renew_sessions(conn)
     return told
+
+
+def _made(bench: Bench, manifest: Manifest, place: Path) -> dict[str, tuple[str, str]]:
+    """The message and the time of every job that made a backup that is there, by the job's id."""
+    found = [(info.manifest, info.location) for info in backups.list_backups(bench.settings) if info.manifest]
+    found.append((manifest, place))
+    return {one.job: (one.summary(where), one.created_at) for one, where in found}
 
 
 async def _prepare(scratch: Scratch, place: Path, manifest: Manifest, run: Run, step: Step) -> None:

@@ -146,6 +146,17 @@ select {key}::text from {table} where {state} = any(%(states)s) and {key} <> %(i
 
 # What waited or ran when a backup of the system jobs was made was done since, or is not wanted any more: a
 # deletion that comes back must not be run again by itself.
+# A backup job is running in its own dump; its manifest, which is written last, proves that it was completed.
+COMPLETE_BACKUPS: LiteralString = """
+update {table} as t set {state} = 'completed', message = made.message, exception_trace = null,
+    finished_at = made.at, updated_at = greatest(t.updated_at, made.at)
+from (
+    select b.id, b.message, floor(extract(epoch from b.at::timestamptz) * 1000)::bigint as at
+    from unnest(%(jobs)s::text[], %(messages)s::text[], %(times)s::text[]) as b (id, message, at)
+) as made
+where t.{key} = made.id and t.job_type = 'backup' and t.{state} <> all(%(ends)s)
+"""
+
 END_UNFINISHED: LiteralString = """
 update {table} set {state} = 'failed', message = %(why)s, exception_trace = null,
     finished_at = floor(extract(epoch from clock_timestamp()) * 1000)::bigint,
@@ -197,11 +208,14 @@ order by 1
 SET_SEARCH_PATH: LiteralString = "alter routine {function} set search_path = {schemas}"
 
 # Pooled sessions keep statements that were prepared for the tables that are gone, and for the types of their
-# columns. One that is at rest can be ended: the pool looks before it lends one. Told is how many were not.
+# columns. One that is idle for a while can be ended: the pool checks it before it lends it. One that is idle
+# since a moment may be in use by a client that is between two statements. Returned is how many are left.
 RENEW: LiteralString = """
-select count(*) filter (where state <> 'idle'),
-    count(case when state = 'idle' then pg_terminate_backend(pid) end)
-from pg_stat_activity
+select count(*) filter (where not at_rest),
+    count(case when at_rest then pg_terminate_backend(pid) end)
+from pg_stat_activity,
+    lateral (select coalesce(state = 'idle' and state_change
+        <= clock_timestamp() - make_interval(secs => %(idle)s), false) as at_rest) as told
 where datname = current_database() and application_name = 'holdfast pool'
     and backend_start < %(since)s and pg_has_role(usesysid, 'MEMBER')
 """

@@ -3,13 +3,14 @@
 What must outlive the old schema is carried over in it: the workers that are there, and the job that restores,
 which ends in the same transaction. Rows that somebody held when the backup was made are given back, as those
 of lost workers are. System jobs that had not ended by then are ended: a deletion that comes back is not run
-again by itself.
+again by itself. A job that made a backup is completed if the backup's manifest is there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 TRIES = 60  # at having all tables of the old schema to oneself
 PAUSE = 1.0  # seconds between them: whoever waits behind us gets its turn
 LOOKS, LOOK_PAUSE = 20, 0.1  # how often, and after how many seconds, one looks whether sessions are at rest
+IDLE_SECONDS = 0.25  # a session that is idle for less may be in use, by a client between two statements
 ANY_AGE = -1e9  # seconds: also what was claimed by a clock that is ahead
 WORKERS = "workers"
 UNFINISHED = "was unfinished when the backup was made that has been restored"
@@ -48,6 +50,7 @@ class Swap:
     manifest: Manifest
     overwrite: bool
     told: str  # what its job says when it is done
+    made: Mapping[str, tuple[str, str]]  # of jobs that have made a backup: message and time, by id
     step: Step
 
     @property
@@ -95,7 +98,7 @@ async def renew_sessions(conn: Connection) -> None:
     """
     since = await scalar(conn, queries.CLOCK)
     for _ in range(LOOKS):
-        if not await scalar(conn, queries.RENEW, since=since):
+        if not await scalar(conn, queries.RENEW, since=since, idle=IDLE_SECONDS):
             return
         await asyncio.sleep(LOOK_PAUSE)
 
@@ -213,11 +216,18 @@ async def _give_back(conn: Connection, swap: Swap, store: Store) -> None:
 
 
 async def _end_unfinished(conn: Connection, swap: Swap, ledger: Ledger) -> list[str]:
-    query = SQL(queries.END_UNFINISHED).format(
-        table=_in(swap.target, ledger), key=Identifier(ledger.key.column), state=Identifier(ledger.state)
-    )
+    """Complete the jobs whose backups are there, and fail the others; return the ids of those."""
+    names = {
+        "table": _in(swap.target, ledger),
+        "key": Identifier(ledger.key.column),
+        "state": Identifier(ledger.state),
+    }
+    messages, times = [one for one, _ in swap.made.values()], [at for _, at in swap.made.values()]
     params = {"id": swap.run.id, "ends": list(ledger.ends), "why": UNFINISHED}
-    return [row[0] for row in await (await conn.execute(query, params)).fetchall()]
+    params |= {"jobs": list(swap.made), "messages": messages, "times": times}
+    await conn.execute(SQL(queries.COMPLETE_BACKUPS).format(**names), params)
+    ended = await conn.execute(SQL(queries.END_UNFINISHED).format(**names), params)
+    return [row[0] for row in await ended.fetchall()]
 
 
 async def _raise_fences(conn: Connection, swap: Swap, store: Store) -> None:

@@ -18,6 +18,7 @@ from holdfast.apps.system import actions, orders
 from holdfast.apps.system.answers import orders_of
 from holdfast.apps.system.bench import bench_of, log_of
 from holdfast.apps.system.ledger import NAME
+from holdfast.apps.system.legacy import find_jobs, is_legacy
 from holdfast.apps.system.orders import must_maintain
 from holdfast.apps.system.pages import views
 from holdfast.apps.system.routes.common import Acting, Reading
@@ -42,12 +43,13 @@ async def _find(site: Site, caller: Caller, asked: Asked) -> Found:
     must_maintain(caller, "read")
     which = _filter(asked)
     async with site.connection() as conn:
-        jobs = await site.stores[NAME].find(conn, which, limit=PAGE, cursor=asked.cursor)
+        jobs = await find_jobs(site.stores[NAME], conn, which, limit=PAGE, cursor=asked.cursor)
         fleet = await presence.fleet(conn)
         now = await clock(conn)
     timeout = site.settings.worker_timeout
     served = any(NAME in one.serves and one.silent < timeout for one in fleet)
-    unserved = not served and any(row.state in ("queued", "retrying") for row in jobs.rows)
+    waiting = [row for row in jobs.rows if row.state in ("queued", "retrying") and not is_legacy(row)]
+    unserved = bool(waiting) and not served
     marks = [unserved, *((one.id, one.state, one.attempts) for one in jobs.rows)]
     return Found(now=now, items=jobs.rows, cursor=jobs.cursor, marks=marks, more={"unserved": unserved})
 

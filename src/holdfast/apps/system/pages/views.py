@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from holdfast.apps.system.joblines import Level
+from holdfast.apps.system.legacy import is_legacy
 from holdfast.apps.system.types import JobType, stored_type
 from holdfast.engine.values import Row
 
@@ -84,6 +85,7 @@ HELPERS: Mapping[str, Any] = {
     "address": address,
     "title_of": title,
     "aim": aim,
+    "is_legacy": is_legacy,
     "size": size,
     "levels": LEVELS,
 }

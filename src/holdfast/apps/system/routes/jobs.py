@@ -17,6 +17,7 @@ from holdfast.apps.system import actions, orders
 from holdfast.apps.system.answers import JobsQuery, ListedJob, NewJob, ShownJob, ShownType, SystemJobs, Types
 from holdfast.apps.system.bench import bench_of, log_of
 from holdfast.apps.system.ledger import NAME
+from holdfast.apps.system.legacy import find_jobs
 from holdfast.apps.system.routes.common import TAG, WORDS, Acting, JobId, Reading, detailed
 from holdfast.apps.system.tails import TAILS
 from holdfast.apps.system.types import TYPES
@@ -51,10 +52,12 @@ async def create_job(
 
 @router.get("/jobs", summary="List system jobs")
 async def list_jobs(_: Reading, site: Here, query: Annotated[JobsQuery, Query()]) -> SystemJobs:
-    """The jobs, the newest first. `status` can be repeated."""
+    """The jobs, the newest first. `status` can be repeated. After the last one come up to 1,000 records of a
+    `system.jobs` that was there before Holdfast, with `legacy` true.
+    """
     which = query.filter()
     async with site.connection() as conn:
-        page = await site.stores[NAME].find(conn, which, limit=query.limit, cursor=query.cursor)
+        page = await find_jobs(site.stores[NAME], conn, which, limit=query.limit, cursor=query.cursor)
     return SystemJobs(jobs=[ListedJob.of(row) for row in page.rows], next_cursor=page.cursor)
 
 
