@@ -18,6 +18,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from api.kit import api_of, served_app, working
+from conftest import Eventually
 from holdfast import Context, Holdfast, Settings
 
 PGBOUNCER = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
@@ -40,7 +41,7 @@ server_idle_timeout = 5
 
 
 @pytest.fixture
-def pooled(settings: Settings) -> Iterator[Settings]:
+def pooled(settings: Settings, eventually: Eventually) -> Iterator[Settings]:
     """Settings that lead through a pooler of this test's own."""
     assert settings.database_url
     assert PGBOUNCER
@@ -58,11 +59,17 @@ def pooled(settings: Settings) -> Iterator[Settings]:
     process = subprocess.Popen(command, user=owner.pw_uid if os.geteuid() == 0 else None)
     url = f"postgresql://{given['user']}@127.0.0.1:{port}/{given['dbname']}"
     try:
+        eventually(lambda: is_listening(port))
         yield replace(settings, database_url=url, database_pooler="transaction", poll_interval=0.1)
     finally:
         process.terminate()
         process.wait(10)
         shutil.rmtree(folder)
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def application(settings: Settings) -> Holdfast:
