@@ -35,7 +35,7 @@ class World:
         """B's rows and events as the database has them."""
         rows = self.served.query("select to_jsonb(j)::text from job as j where org_id = %s order by id", B)
         events = "select to_jsonb(e)::text from job_event as e join job on job.id = job_id where org_id = %s"
-        return rows, self.served.query(events, B)
+        return rows, self.served.query(events + " order by 1", B)
 
     def marks(self, given: str = "") -> list[str]:
         """What no answer may have, but for what was said in the question."""
