@@ -78,7 +78,6 @@ class Telling:
     move: Move | None = None
     again: Unwritten | None = None
     cut: bool = False  # whether we have called it off
-    lost: bool = False  # whether the worker's lease was lost meanwhile
 
 
 class Courier:
@@ -131,14 +130,8 @@ class Courier:
         self.ring()
 
     def lose(self) -> None:
-        """The lease is over: the leader ends our sessions, and others take the rows. Stops the handlers."""
+        """The lease is over: claim nothing. What is locked stays ours as long as its session lives."""
         self.lost = True
-        for telling in list(self.running.values()):
-            telling.lost = True
-            telling.context.cancelled.set()
-            handler = self.handlers.find(self.ledger.name, telling.claim.kind)
-            if telling.task is not None and (handler is None or handler.cancel_when_lost):
-                telling.task.cancel()
 
     def renew(self, owner: str) -> None:
         """The worker has a new lease: go on as `owner`."""
@@ -350,8 +343,6 @@ class Courier:
         except asyncio.CancelledError as error:
             if telling.cut or way.cancelling():
                 raise
-            if telling.lost:  # the row may be another's by now: nothing is written
-                raise psycopg.OperationalError("the worker's lease was lost") from None
             return crash_of(error)  # it cancelled itself
         finally:
             self.tally.ran(self.ledger.name, telling.claim.kind, time.monotonic() - began)
