@@ -15,8 +15,10 @@ from typing import Any
 
 import psycopg
 from psycopg.errors import LockNotAvailable, UniqueViolation
+from psycopg.sql import SQL, Composed, Literal
 
 from holdfast.db.database import Database
+from holdfast.db.settings import Settings
 from holdfast.engine.decide import decide
 from holdfast.engine.outcomes import Crashed, Fail
 from holdfast.engine.store import Connection
@@ -36,6 +38,14 @@ REFUSALS = (psycopg.Error, TypeError, ValueError)  # of a move that has somethin
 UNWRITABLE = "UNWRITABLE"
 BLOCKED_WAIT = 1.0  # seconds between tries to write about rows that somebody keeps locked
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
+
+
+def limits_of(settings: Settings) -> Composed | None:
+    """The statement that limits each transaction behind a pooler; elsewhere the session is limited."""
+    if settings.database_pooler == "none":
+        return None
+    milliseconds = round(settings.db_statement_timeout_seconds * 1000) or 1
+    return SQL(queries.LIMITS).format(statement=Literal(str(milliseconds)))
 
 
 @dataclass
@@ -72,6 +82,7 @@ class Pump:
         self.poll = share.pace.poll or database.settings.poll_interval
         self.heard = share.pace.heard
         self.doors = Doors(self.ledger, share.queues, self.poll)
+        self.limits = limits_of(database.settings)
         self._claims = 0  # rows claimed so far
         self.owner = ""
         self.running: dict[Any, Run] = {}
@@ -154,7 +165,7 @@ class Pump:
         return bool(self.claiming or self.running or self.moves or self.blocked)
 
     async def be_impatient(self, conn: Connection) -> None:
-        """A row that others keep locked delays itself alone. Behind a pooler this would stay with others."""
+        """A row that others keep locked delays itself alone. Behind a pooler, `limits` see to that."""
         if self.database.settings.database_pooler == "none":
             await conn.execute(queries.LOCK_TIMEOUT)
 
@@ -206,13 +217,14 @@ class Pump:
             for claim in claims:
                 self.tally.claimed(self.ledger.name, claim.kind, claim.waited)
             known = [claim for claim in claims if self._knows(claim)]
-            started = await self.store.start(conn, known) if known else []
+            started = await self.store.start(conn, known, limits=self.limits) if known else []
         except (*LOSSES, psycopg.Error):
             self.moves[:0] = moves  # said again later: a move that was written meanwhile finds no row
             raise
         if owner != self.owner or not self.claiming:  # given up, or asked to stop, while we claimed
             releases = [Move(verb="release", claim=claim) for claim in started]
-            self.tally.tell(self.store, releases, await self.store.move(conn, releases))
+            moved = await self.store.move(conn, releases, limits=self.limits)
+            self.tally.tell(self.store, releases, moved)
             return
         if started and self.store.witness:
             self.store.witness.began(started)
@@ -232,12 +244,14 @@ class Pump:
     async def _write_and_claim(
         self, conn: Connection, moves: Sequence[Move], owner: str, free: int, queues: Sequence[str]
     ) -> list[Claimed]:
+        limits = self.limits
         what: dict[str, Any] = {"kinds": self._kinds(), "queues": queues, "in_hand": list(self.running)}
+        what["limits"] = limits
         try:
             if moves and free:
                 moved, claims = await self.store.turn(conn, moves, owner, free, **what)
             else:
-                moved = await self.store.move(conn, moves) if moves else frozenset[Any]()
+                moved = await self.store.move(conn, moves, limits=limits) if moves else frozenset[Any]()
                 claims = await self.store.claim(conn, owner, free, **what) if free else []
         except (*REFUSALS, RecursionError) as error:
             # Where one row only of some may run, another worker may have been quicker: nothing is claimed.
@@ -300,7 +314,7 @@ class Pump:
         moved: frozenset[Any] = frozenset()
         for move in moves:
             try:
-                written = await self.store.move(conn, [move])
+                written = await self.store.move(conn, [move], limits=self.limits)
                 self.tally.tell(self.store, [move], written)
                 moved |= written
             except LockNotAvailable:
@@ -359,7 +373,8 @@ class Pump:
         strays = [Move(verb="release", claim=claim) for claim in claims if claim.id not in known]
         if strays:
             log.warning("%s: %d rows were claimed unheard; given back", self.ledger.name, len(strays))
-            self.tally.tell(self.store, strays, await self.store.move(conn, strays))
+            moved = await self.store.move(conn, strays, limits=self.limits)
+            self.tally.tell(self.store, strays, moved)
         self.former = []
 
     # -- runs ----------------------------------------------------------------------------------------
