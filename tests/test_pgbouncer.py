@@ -23,6 +23,7 @@ from api.kit import api_of, served_app, working
 from holdfast import Context, Holdfast, Settings
 from holdfast.db import pool
 from holdfast.errors import DatabaseAuthError, DatabaseUnavailable
+from runtime.support import one, running, until
 
 PGBOUNCER = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
 
@@ -151,6 +152,39 @@ async def test_a_worker_behind_a_transaction_pooler_drains_polls_and_says_so_onc
     assert [r.message for r in caplog.records if "LISTEN" in r.message] == [
         "no LISTEN through a transaction pooler: polling every 0.1 s; HOLDFAST_DATABASE_DIRECT_URL would help"
     ]
+
+
+async def test_behind_a_pooler_a_locked_row_holds_up_no_other_row(
+    pooled: Settings, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock timeout is that of each transaction, as the session is not the worker's own."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    app = Holdfast(pooled)
+
+    @app.handler("slow", ledger="tasks")
+    async def slow() -> None:
+        begun.set()
+        await go_on.wait()
+
+    @app.handler("quick", ledger="tasks")
+    async def quick() -> None:
+        return
+
+    done = "select count(*) filter (where status = 'completed')"
+    async with app, await psycopg.AsyncConnection.connect(database_url, autocommit=True) as direct:
+        locked = (await app.enqueue("tasks", "slow")).id
+        async with running(app.worker(ledgers=["tasks"], concurrency=4)), asyncio.timeout(60):
+            await begun.wait()
+            async with direct.transaction():
+                await direct.execute("select from tasks where id = %s for update", [locked])
+                go_on.set()
+                for _ in range(20):
+                    await app.enqueue("tasks", "quick")
+                await until(direct, f"{done} = 20 from tasks")
+                assert await one(direct, "select status::text from tasks where id = %s", locked) == "running"
+            await until(direct, f"{done} = 21 from tasks")
+        assert await one(direct, "select max(attempts) from tasks") == 1
+    assert any("locked" in record.message for record in caplog.records)
 
 
 async def test_with_a_direct_url_the_doorbell_rings_past_the_pooler(

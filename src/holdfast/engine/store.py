@@ -9,16 +9,19 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from psycopg import AsyncCursor
+from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row, tuple_row
+from psycopg.sql import Composed
 
-from holdfast.engine import callers, intake, reading
+from holdfast.engine import callers, intake, reading, sql
 from holdfast.engine.adding import Adder
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import Verb
@@ -84,15 +87,19 @@ class Store(Orders):
         kinds: Sequence[str] | None = None,
         queues: Sequence[str] = ("default",),
         in_hand: Sequence[Any] = (),
+        limits: Composed | None = None,
         now: datetime | None = None,
     ) -> list[Claimed]:
         """Takes up to `limit` rows for `owner`, the best first.
 
         Where a claim is a lock, they are taken as long as the caller's transaction lasts. `in_hand` are the
         keys of rows that the caller still works on: they are left out, though their lease may be over.
+        `limits`, here and below: a statement that sets the timeouts of the transaction, as its first one.
         """
         how = (conn, owner, limit, kinds, queues, in_hand, now)
-        claims = await (await self._send_claim(*how)).fetchall()
+        async with _together(conn, limits):
+            cursor = await self._send_claim(*how)
+        claims = await cursor.fetchall()
         while claims and self.ledger.owner is None:
             # What was read beside a row may be older than its lock: it counts what a second look sees.
             locked = {claim.id for claim in claims}
@@ -135,18 +142,24 @@ class Store(Orders):
         kinds: Sequence[str] | None = None,
         queues: Sequence[str] = ("default",),
         in_hand: Sequence[Any] = (),
+        limits: Composed | None = None,
     ) -> tuple[frozenset[Any], list[Claimed]]:
         """The ends of some runs and the next claim in one commit and one round trip.
 
-        Both are one pipeline, which the server takes as one transaction. Others skip the rows that it locks.
+        Others skip the rows that it locks.
         """
-        async with conn.pipeline():
+        async with _together(conn, limits, several=True):
             ends = await self._send_moves(conn, moves, None)
             claims = await self._send_claim(conn, owner, limit, kinds, queues, in_hand, None)
         return await keys_of(ends), await claims.fetchall()
 
     async def start(
-        self, conn: Connection, claims: Sequence[Claimed], *, now: datetime | None = None
+        self,
+        conn: Connection,
+        claims: Sequence[Claimed],
+        *,
+        limits: Composed | None = None,
+        now: datetime | None = None,
     ) -> list[Claimed]:
         """Marks rows whose handlers are about to be called; answers with those that are still ours.
 
@@ -155,8 +168,11 @@ class Store(Orders):
         if "start" not in self.sql.moves:
             return list(claims)
         started: set[Claimed] = set()
-        for moves in _rounds([Move(verb="start", claim=claim) for claim in claims]):
-            moved = await keys_of([await self._send(conn, "start", moves, now)])
+        rounds = _rounds([Move(verb="start", claim=claim) for claim in claims])
+        async with _together(conn, limits, several=len(rounds) > 1):
+            cursors = [await self._send(conn, "start", moves, now) for moves in rounds]
+        for moves, cursor in zip(rounds, cursors, strict=True):
+            moved = await keys_of([cursor])
             started |= {move.claim for move in moves if move.claim.id in moved}
         state = self.ledger.to("start")
         return [msgspec.structs.replace(claim, state=state) for claim in claims if claim in started]
@@ -167,6 +183,7 @@ class Store(Orders):
         moves: Sequence[Move],
         *,
         by: str | None = None,
+        limits: Composed | None = None,
         now: datetime | None = None,
     ) -> frozenset[Any]:
         """Writes the ends of some runs; answers with the keys of the rows that were still ours.
@@ -174,9 +191,7 @@ class Store(Orders):
         Each row is judged alone: one whose claim is lost stays as it is and does not spoil the others. `by`
         is who writes, where it is not the worker that holds the rows.
         """
-        if len({one.verb for one in moves}) <= 1:
-            return await keys_of(await self._send_moves(conn, moves, now, by))
-        async with conn.pipeline():  # one transaction for the server, as long as nothing is fetched
+        async with _together(conn, limits, several=len({one.verb for one in moves}) > 1):
             ends = await self._send_moves(conn, moves, now, by)
         return await keys_of(ends)
 
@@ -305,6 +320,51 @@ class Store(Orders):
         async with conn.cursor(row_factory=class_row(Claimed)) as cursor:
             await cursor.execute(query, params)
             return await cursor.fetchall()
+
+
+def _together(
+    conn: Connection, limits: Composed | None, *, several: bool = False
+) -> AbstractAsyncContextManager[None]:
+    """Make one transaction of the statements of a block; not of a single one, nor inside the caller's own."""
+    if conn.info.transaction_status is TransactionStatus.IDLE and (several or limits is not None):
+        return _pipelined(conn, limits)
+    return nullcontext()
+
+
+@asynccontextmanager
+async def _pipelined(conn: Connection, limits: Composed | None) -> AsyncGenerator[None]:
+    """Send the statements of a block as one transaction in one round trip; nothing is fetched before its end.
+
+    BEGIN and COMMIT are sent as statements, so that a refusal at the commit is the result of a statement:
+    psycopg cannot assign an error at the end of a pipeline that arrives before all of it was sent.
+    """
+    try:
+        async with conn.pipeline():
+            await conn.execute(sql.BEGIN, prepare=False)
+            if limits is not None:
+                await conn.execute(limits)
+            yield
+            await conn.execute(sql.COMMIT, prepare=False)
+    except Exception:
+        await _recover(conn)
+        raise
+    except BaseException:  # cancelled: what was sent and what was answered is unknown
+        await conn.close()
+        raise
+
+
+async def _recover(conn: Connection) -> None:
+    """Make a connection usable whose pipeline failed, or close it.
+
+    The server skips everything that follows the failed statement, also what should have been prepared, while
+    psycopg takes it for prepared from then on. A rollback makes psycopg drop all its prepared statements.
+    """
+    try:
+        if not conn.closed and conn.info.transaction_status is TransactionStatus.IDLE:
+            await conn.execute(sql.BEGIN, prepare=False)  # without a transaction, rollback() does nothing
+        await conn.rollback()
+    except Exception:
+        await conn.close()
 
 
 def _rounds(moves: Iterable[Move]) -> list[list[Move]]:

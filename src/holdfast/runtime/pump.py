@@ -15,8 +15,10 @@ from typing import Any
 
 import psycopg
 from psycopg.errors import LockNotAvailable, UniqueViolation
+from psycopg.sql import SQL, Composed, Literal
 
 from holdfast.db.database import Database
+from holdfast.db.settings import Settings
 from holdfast.engine.decide import decide
 from holdfast.engine.outcomes import Crashed, Fail
 from holdfast.engine.store import Connection
@@ -37,6 +39,14 @@ UNWRITABLE = "UNWRITABLE"
 BLOCKED_WAIT = 1.0  # seconds between tries to write about rows that somebody keeps locked
 FIRST_WAIT, LAST_WAIT = 0.1, 5.0  # seconds between tries to reach the database
 RELEASE_SECONDS = 5.0  # to release, at a stop, the rows of handlers that did not end
+
+
+def limits_of(settings: Settings) -> Composed | None:
+    """The statement that limits each transaction behind a pooler; elsewhere the session is limited."""
+    if settings.database_pooler == "none":
+        return None
+    milliseconds = round(settings.db_statement_timeout_seconds * 1000) or 1
+    return SQL(queries.LIMITS).format(statement=Literal(str(milliseconds)))
 
 
 @dataclass
@@ -74,6 +84,7 @@ class Pump:
         self.heard = share.pace.heard
         self.doors = Doors(self.ledger, share.queues, self.poll)
         self.left_kinds = LeftKinds(share, handlers)
+        self.limits = limits_of(database.settings)
         self._claims = 0  # rows claimed so far
         self.owner = ""
         self.running: dict[Any, Run] = {}
@@ -165,7 +176,7 @@ class Pump:
         return bool(self.claiming or self.running or self.moves or self.blocked)
 
     async def be_impatient(self, conn: Connection) -> None:
-        """A row that others keep locked delays itself alone. Behind a pooler this would stay with others."""
+        """A row that others keep locked delays itself alone. Behind a pooler, `limits` see to that."""
         if self.database.settings.database_pooler == "none":
             await conn.execute(queries.LOCK_TIMEOUT)
 
@@ -222,14 +233,15 @@ class Pump:
             for claim in claims:
                 self.tally.claimed(self.ledger.name, claim.kind, claim.waited)
             known = [claim for claim in claims if self._knows(claim)]
-            started = await self.store.start(conn, known) if known else []
+            started = await self.store.start(conn, known, limits=self.limits) if known else []
         except (*LOSSES, psycopg.Error):
             self.moves[:0] = moves  # said again later: a move that was written meanwhile finds no row
             raise
         lost = self.lost or self.barred or owner != self.owner
         if lost or not self.claiming:  # the lease was lost, or we were asked to stop, while we claimed
             releases = [Move(verb="release", claim=claim) for claim in started]
-            self.tally.tell(self.store, releases, await self.store.move(conn, releases))
+            moved = await self.store.move(conn, releases, limits=self.limits)
+            self.tally.tell(self.store, releases, moved)
             return
         if started and self.store.witness:
             self.store.witness.began(started)
@@ -249,16 +261,18 @@ class Pump:
     async def _write_and_claim(
         self, conn: Connection, moves: Sequence[Move], owner: str, free: int, queues: Sequence[str]
     ) -> list[Claimed]:
+        limits = self.limits
         what: dict[str, Any] = {
             "kinds": self.share.claimed_kinds(self.handlers),
             "queues": queues,
             "in_hand": list(self.running),
+            "limits": limits,
         }
         try:
             if moves and free:
                 moved, claims = await self.store.turn(conn, moves, owner, free, **what)
             else:
-                moved = await self.store.move(conn, moves) if moves else frozenset[Any]()
+                moved = await self.store.move(conn, moves, limits=limits) if moves else frozenset[Any]()
                 claims = await self.store.claim(conn, owner, free, **what) if free else []
         except (*REFUSALS, RecursionError) as error:
             # Where one row only of some may run, another worker may have been quicker: nothing is claimed.
@@ -330,7 +344,7 @@ class Pump:
                 handler = self.handlers.find(self.ledger.name, claim.kind)
                 move = decide(self.ledger, claim, crash, (handler and handler.backoff) or self.share.backoff)
             try:
-                self.tally.tell(self.store, [move], await self.store.move(conn, [move]))
+                self.tally.tell(self.store, [move], await self.store.move(conn, [move], limits=self.limits))
             except (*REFUSALS, RecursionError) as error:
                 if is_loss(error) and not isinstance(error, LockNotAvailable):
                     raise
@@ -341,7 +355,7 @@ class Pump:
         moved: frozenset[Any] = frozenset()
         for move in moves:
             try:
-                written = await self.store.move(conn, [move])
+                written = await self.store.move(conn, [move], limits=self.limits)
                 self.tally.tell(self.store, [move], written)
                 moved |= written
             except LockNotAvailable:
@@ -399,7 +413,8 @@ class Pump:
         strays = [Move(verb="release", claim=claim) for claim in claims if claim.id not in known]
         if strays:
             log.warning("%s: %d rows were claimed unheard; given back", self.ledger.name, len(strays))
-            self.tally.tell(self.store, strays, await self.store.move(conn, strays))
+            moved = await self.store.move(conn, strays, limits=self.limits)
+            self.tally.tell(self.store, strays, moved)
         self.former = []
 
     # -- runs ----------------------------------------------------------------------------------------

@@ -99,6 +99,11 @@ order by w.started_at, w.id
 # How long a worker's turn waits for a row that somebody else has locked, before it goes on without it.
 LOCK_TIMEOUT: LiteralString = "set lock_timeout = '300ms'"
 
+# The same for one transaction, behind a pooler: it takes no start-up options, and the session is not ours.
+LIMITS: LiteralString = """
+select set_config('lock_timeout', '300ms', true), set_config('statement_timeout', {statement}, true)
+"""
+
 NOW: LiteralString = "select clock_timestamp() as now"
 
 # -- pauses ----------------------------------------------------------------------------------------------

@@ -42,6 +42,11 @@ PASSING = ("08", "25006", "25P03", "25P04", "40", "53200", "53300", "55P03", "57
 # What is about the row itself, though psycopg has it in one class with losses: limits of an index or a
 # statement, and whatever a trigger calls a wrong state.
 OWN = ("54", "55000")
+# What is about the session or a statement that it has prepared, though psycopg has it in one class with wrong
+# SQL: a statement that is missing or there twice, and one whose table has been altered since (by the function
+# that says so, as the code is shared with what a trigger may raise).
+SESSION = ("26", "42P05")
+STALE_PLAN = "RevalidateCachedQuery"
 FIRST_PAUSE, LAST_PAUSE = 1.0, 5.0  # seconds before a row is given back whose transaction has failed
 NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
 
@@ -55,9 +60,13 @@ def passes(error: BaseException) -> bool:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether this is about the database, and not about what was written."""
-    about_a_row = isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(OWN)
-    return isinstance(error, LOSSES) and not about_a_row
+    """Whether this is about the database or the session, and not about what was written."""
+    if not isinstance(error, psycopg.Error):
+        return isinstance(error, LOSSES)
+    state = error.sqlstate or ""
+    if state.startswith(SESSION) or error.diag.source_function == STALE_PLAN:
+        return True
+    return isinstance(error, LOSSES) and not state.startswith(OWN)
 
 
 class Runner:
