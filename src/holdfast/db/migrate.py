@@ -160,7 +160,7 @@ def check(url: str, metadata: MetaData, schema: str | None = None) -> list[str]:
             ]
         if at not in _known():
             return [f"the database is at revision {at}, which this version of Holdfast does not know"]
-        return [_tell(change) for change in _differences(connection, _within(metadata, schema))]
+        return [_tell(change) for change in _differences(connection, within(metadata, schema))]
 
 
 def system_schema(schema: str | None) -> str:
@@ -172,7 +172,7 @@ def system_schema(schema: str | None) -> str:
     return f"{schema}_{SYSTEM}" if schema else SYSTEM
 
 
-def _within(metadata: MetaData, schema: str | None) -> MetaData:
+def within(metadata: MetaData, schema: str | None) -> MetaData:
     """The tables as they are called where we have a schema by name."""
     if schema is None:
         return metadata

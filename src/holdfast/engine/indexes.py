@@ -1,7 +1,8 @@
 """Which index serves what: the key, the idempotency rule, every lane, and the rows that workers hold.
 
 The planner is asked, not imitated: it plans each search as if the table were large. An index serves a search
-when the plan neither sorts nor filters nor reads the table from end to end.
+when the plan neither sorts nor filters nor reads the table from end to end, or when the index that the search
+needs is there although the planner prefers another one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from psycopg.sql import SQL, Composable, Identifier
 
 from holdfast.engine import queries
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.needs import NOW, Finding, missing, statement
+from holdfast.engine.needs import NOW, Finding, missing, raw, statement
 from holdfast.engine.queries import Connection, LiveTable, words
 from holdfast.engine.roles import Lane, Order
 from holdfast.engine.words import COMMA, Words, among, order_by, standing
@@ -139,12 +140,17 @@ class Indexes:
                 judged = line != NO_ROW
             except Error as error:
                 line, judged = f"cannot be planned: {error.diag.message_primary or error}", False
+        if judged and not served and not gone:
+            own = await self._fitting(self._lane_index(lane), standing(self.ledger, lane))
+            line, served = (f"{line}, although {own} is there", True) if own else (line, False)
         self.lanes.append(LanePlan(lane.name, line, served))
         if judged and not served:
             yield missing(
                 f"no index serves the lane {lane.name}: {line}",
                 "claims slow down as the table grows",
-                self._create(self._lane_index(lane), (lane.name,), standing(self.ledger, lane)),
+                self._create(
+                    map(_ordered, self._lane_index(lane)), (lane.name,), standing(self.ledger, lane)
+                ),
             )
 
     async def _lane_plan(self, lane: Lane) -> tuple[str, bool]:
@@ -184,13 +190,37 @@ class Indexes:
         maybe = (self.ledger.state, self.ledger.queue, *lane.empty, *lane.filled, lane.due)
         return [*(name for name in maybe if name), *(order.column for order in lane.orders)]
 
-    def _lane_index(self, lane: Lane) -> list[Composable]:
+    def _lane_index(self, lane: Lane) -> list[Order]:
+        """The keys of the index that a lane needs."""
         led = self.ledger.queue and not self.ledger.queue_null
-        columns: list[Composable] = [Identifier(self.ledger.queue or "")] if led else []
-        columns += [_ordered(order) for order in lane.orders]
+        keys = [Order(self.ledger.queue or "")] if led else []
+        keys += lane.orders
         if lane.due and lane.due not in [order.column for order in lane.orders]:
-            columns.append(Identifier(lane.due))
-        return columns
+            keys.append(Order(lane.due))
+        return keys
+
+    async def _fitting(self, keys: list[Order], conditions: list[Composable]) -> str | None:
+        """Return the name of an index that begins with these keys and has these rows, and no others.
+
+        On a small table the planner may prefer another index to the one that was made for a search.
+        """
+        wanted = [(key.column, 0 if not key.descending else 1 if key.nulls_last else 3) for key in keys]
+        rows = AND.join(conditions)
+        for index in self.live.indexes:
+            found = list(zip(index.columns, index.options, strict=True))[: len(wanted)]
+            if index.valid and found == wanted and index.predicate:
+                indexed = raw(index.predicate)
+                if await self._implies(rows, indexed) and await self._implies(indexed, rows):
+                    return index.name
+        return None
+
+    async def _implies(self, condition: Composable, other: Composable) -> bool:
+        """Whether the planner can prove that `other` holds wherever `condition` does."""
+        query = SQL(queries.COUNTEREXAMPLE).format(table=self.table, condition=condition, other=other)
+        async with self.conn.transaction(force_rollback=True):
+            await self.conn.execute(queries.CONSULT_CONSTRAINTS)
+            ((answer,),) = await words(self.conn, query)
+        return read_plan(answer["Plan"])[0] == NO_ROW
 
     async def _held(self) -> AsyncIterator[Finding]:
         """Recovery looks for the rows that some workers hold: few among very many."""
@@ -205,6 +235,7 @@ class Indexes:
                 if not served and not self.ledger.owner_kept:
                     mine = SQL("{} = 'x'").format(Words(self.ledger).holder())
                     line, served = await self._plan([mine], SQL(""), [owner])
+                served = served or await self._fitting([Order(owner)], [held]) is not None
             except Error:
                 return
         else:
@@ -224,7 +255,7 @@ class Indexes:
 
     def _create(
         self,
-        columns: list[Composable],
+        columns: Iterable[Composable],
         name: tuple[str, ...],
         conditions: list[Composable] | None = None,
         *,
