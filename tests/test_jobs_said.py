@@ -102,6 +102,14 @@ async def test_verify_names_it(conn: Connection, what: str) -> None:
     assert words in lie.what
 
 
+async def test_a_plain_update_along_an_edge_writes_no_event_and_verify_reports_it(conn: Connection) -> None:
+    store = Store(JOB)
+    await store.enqueue(conn, Item(kind="a", tenant=ONE))
+    await conn.execute("update job set status = 'canceled', finished_at = now()")
+    (lie,) = (await verify(store, conn)).lies
+    assert "the row says canceled, its events end in queued" in lie.what
+
+
 def run(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HOLDFAST_DATABASE_URL": url, "HOLDFAST_PROFILE": "test"}
     command = [sys.executable, "-m", "holdfast.cli", *arguments]

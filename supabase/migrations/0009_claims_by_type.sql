@@ -9,7 +9,7 @@ if to_regclass(quote_ident(current_schema()) || '.holdfast_version') is null the
         constraint holdfast_version_pkc primary key (version_num)
     );
 end if;
-if (select max(version_num) from holdfast_version) is distinct from '0007' then
+if (select max(version_num) from holdfast_version) is distinct from '0008' then
     return;
 end if;
 

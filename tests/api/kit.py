@@ -167,6 +167,7 @@ class Served:
 
     def bury(self, id: str) -> str:
         """Makes a job a dead letter, as if its last run had failed."""
+        self.query("update job set status = 'running' where id = %s and status = 'queued'", id)
         self.query(
             "update job set status = 'dead_letter', finished_at = now(), last_error_code = 'BOOM',"
             " last_error_message = 'BOOM: it broke' where id = %s",

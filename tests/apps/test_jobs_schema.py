@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, LiteralString
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
+from holdfast.apps.jobs.ledger import JOB
 from holdfast.apps.jobs.tables import metadata
 from holdfast.db import embedded, migrate
 
@@ -238,7 +240,7 @@ def test_the_indexes_are_the_seeds_the_lane_and_the_held_rows(db: Database) -> N
     }
 
 
-def test_job_event_has_its_two_triggers_and_job_has_none(db: Database) -> None:
+def test_job_event_has_its_two_triggers_and_job_the_one_of_its_edges(db: Database) -> None:
     """J-33, J-37"""
     runs = "EXECUTE FUNCTION job_event_append_only()"
     assert names_to(db, TRIGGERS, "job_event") == {
@@ -253,7 +255,7 @@ def test_job_event_has_its_two_triggers_and_job_has_none(db: Database) -> None:
             "O",
         ),
     }
-    assert names_to(db, TRIGGERS, "job") == {}
+    assert set(names_to(db, TRIGGERS, "job")) == {"trg_job__edges"}
 
 
 def test_the_functions_look_in_their_own_schema_and_last_among_temporary_tables(
@@ -266,6 +268,7 @@ def test_the_functions_look_in_their_own_schema_and_last_among_temporary_tables(
     assert empty.execute(FUNCTIONS).fetchall() == [
         ("job_event_append_only", True, "v", ["row_security=off", path]),
         ("job_is_visible", False, "v", [path]),
+        ("job_refuse_status", False, "v", ["search_path=pg_catalog, pg_temp"]),
     ]
 
 
@@ -340,6 +343,32 @@ def test_each_status_accepts_exactly_one_of_finished_and_not(db: Database, statu
     db.execute(INSERT, [status, accepted])
     with pytest.raises(psycopg.errors.CheckViolation, match="ck_job__status_finished_at_consistency"):
         db.execute(INSERT, [status, refused])
+
+
+def test_a_plain_update_of_the_status_is_refused_where_no_edge_or_hop_of_the_ledger_leads(
+    db: Database,
+) -> None:
+    """Every status to every other, as the owner of the table."""
+    paths = [(state, *edge.via, edge.to) for edge in JOB.edges for state in edge.frm]
+    allowed = {(path[0], path[-1]) for path in paths} | {hop for path in paths for hop in pairwise(path)}
+    change = "update job set status = %s, finished_at = %s"
+    found: set[tuple[str, str]] = set()
+    for frm in STATUSES:
+        for to in STATUSES:
+            db.execute("delete from job")
+            db.execute(INSERT, [frm, "now" if frm in ENDS else None])
+            try:
+                db.execute(change, [to, "now" if to in ENDS else None])
+                found.add((frm, to))
+            except psycopg.errors.CheckViolation:
+                assert db.execute("select status from job").fetchone() == (frm,)
+    assert found == allowed | {(status, status) for status in STATUSES}
+    db.execute("delete from job")
+    db.execute(INSERT, ["queued", None])
+    with pytest.raises(
+        psycopg.errors.CheckViolation, match="cannot change from queued to succeeded: no edge"
+    ):
+        db.execute(change, ["succeeded", "now"])
 
 
 def test_a_key_is_one_job_within_its_organisation_and_no_key_never_collides(db: Database) -> None:

@@ -14,7 +14,12 @@ def test_doctor_finds_our_own_tables_healthy(holdfast: Run) -> None:
     assert "capture_session: healthy" in done.out
     assert "schedule_notification: healthy" in done.out
     assert "system_jobs: healthy" in done.out
-    assert holdfast("doctor", "tasks", "--sql").out == ""
+    assert "✗" not in done.out
+    assert "!" not in done.out
+    script = holdfast("doctor", "--sql")
+    assert (script.code, script.out, script.err) == (0, "", "")
+    diagnoses = holdfast("doctor", "--json").data
+    assert {finding["remedy_sql"] for one in diagnoses for finding in one["findings"]} == {None}
 
 
 def test_doctor_tells_what_is_missing_and_its_sql_mends_it(holdfast: Run, query: Query) -> None:
@@ -43,3 +48,27 @@ def test_doctor_tells_what_is_missing_and_its_sql_mends_it(holdfast: Run, query:
         if statement.strip():
             query(statement)
     assert holdfast("doctor").code == 0
+
+
+def test_doctor_brings_a_built_in_table_back_to_what_the_migrations_made(holdfast: Run, query: Query) -> None:
+    """Nothing else is proposed, and what loosens a constraint or changes a type is marked."""
+    query("alter table job alter column fence type integer")
+    query("alter table system.jobs alter column message set not null")
+    query("alter table system.jobs alter column retry_count drop default")
+    script = holdfast("doctor", "--sql")
+    assert (script.code, holdfast("doctor").code, holdfast("doctor", "--json").code) == (9, 9, 9)
+    kept = [line for line in script.out.splitlines() if line and not line.startswith(("-- w", "-- missing"))]
+    assert kept == [
+        "-- changes a type: stored values are converted, and the table is locked meanwhile",
+        'alter table "job" alter column "fence" drop default,',
+        '    alter column "fence" type bigint using "fence"::bigint,',
+        '    alter column "fence" set default 0;',
+        'alter table "system"."jobs" alter column "retry_count" set default 0;',
+        "-- loosens a constraint: the column accepts NULL",
+        'alter table "system"."jobs" alter column "message" drop not null;',
+    ]
+    for statement in script.out.split(";\n"):
+        if statement.strip():
+            query(statement)
+    assert holdfast("doctor").code == 0
+    assert holdfast("db", "check").code == 0

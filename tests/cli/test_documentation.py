@@ -9,7 +9,7 @@ from typing import Any
 import typer.main
 
 from holdfast import errors
-from holdfast.cli import jobs, watch
+from holdfast.cli import checkup, jobs, watch
 from holdfast.cli.program import program
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -54,11 +54,13 @@ def test_every_command_that_prints_data_knows_json() -> None:
         ]
 
 
-def test_the_document_has_the_exit_codes_of_watch() -> None:
+def test_the_document_has_the_exit_codes_of_watch_and_doctor() -> None:
     assert f"| {watch.NOT_YET} | not yet" in DOCUMENT
     assert f"| `NOT_YET` | {watch.NOT_YET} |" in DOCUMENT
+    assert f"| {checkup.LOOSENS} | `doctor` proposes" in DOCUMENT
+    assert f"| `LOOSENS` | {checkup.LOOSENS} |" in DOCUMENT
     taken = {kind.exit_code for kind in errors.HoldfastError.__subclasses__()} | {jobs.UNTRUE}
-    assert watch.NOT_YET not in taken
+    assert not taken & {watch.NOT_YET, checkup.LOOSENS}
 
 
 def test_the_document_has_every_error_with_its_exit_code() -> None:

@@ -159,6 +159,7 @@ def test_show_tells_everything_of_a_job(holdfast: Run, query: Query) -> None:
     assert (facts["idempotency_key"], facts["allowed"]) == ("k-1", "cancel")
     assert not {"org_id", "type", "status", "run_at", "last_error_code", "last_error_message"} & set(facts)
     assert 'payload\n{\n  "page": 7\n}' in shown
+    query("update job set status = 'running' where status = 'queued'")
     query("update job set status = 'succeeded', finished_at = now()")
     query(
         "insert into job_event (job_id, next_status, detail_json) "

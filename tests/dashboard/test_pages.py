@@ -279,6 +279,7 @@ def test_one_table_that_is_not_there_does_not_hide_the_others(settings: Settings
 def test_whatever_a_row_contains_is_text_on_every_page(served: Served, visit: Visit) -> None:
     job = served.enqueue("job", EVIL[:100], payload={EVIL: [EVIL]}, queue=EVIL, key=EVIL)
     served.query("update job set last_error_code = %s, last_error_message = %s", EVIL[:64], EVIL)
+    served.query("update job set status = 'running'")
     served.query("update job set status = 'failed', run_at = now() + interval '1 hour'")
     served.enqueue("tasks", EVIL, payload=EVIL)
     ana = visit()

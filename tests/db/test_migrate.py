@@ -210,6 +210,7 @@ def test_metadata_alone_makes_the_same_tables_and_indexes(empty_database_url: st
     tables += ["--no-privileges", "--no-policies", "--no-comments"]  # the migrations' alone, as triggers are
     migrate.upgrade(empty_database_url)
     run(empty_database_url, "drop trigger update_tasks_updated_at on tasks")
+    run(empty_database_url, "drop trigger trg_job__edges on job")
     run(empty_database_url, "drop trigger trg_job_event__append_only on job_event")
     run(empty_database_url, "drop trigger trg_job_event__no_truncate on job_event")
     run(empty_database_url, "drop trigger update_providers_updated_at on providers")

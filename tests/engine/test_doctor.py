@@ -61,6 +61,41 @@ async def test_the_indexes_are_found_on_a_full_and_analysed_table_too(conn: Conn
     assert all(lane.served for lane in diagnosis.lanes)
 
 
+async def test_the_index_of_a_lane_is_found_although_an_emptied_table_is_searched_by_another(
+    conn: Connection,
+) -> None:
+    await Store(TASKS).copy(conn, [Item(kind="a") for _ in range(3000)])
+    await conn.execute("delete from tasks")
+    await conn.execute("create index general on tasks (priority desc, created_at)")
+    await conn.execute("analyze tasks")
+    diagnosis = await examine(conn, TASKS)
+    (fresh,) = [lane for lane in diagnosis.lanes if lane.lane == "fresh"]
+    assert fresh.plan.startswith("Index Scan using general on tasks, filtered by")
+    assert fresh.plan.endswith(", although idx_tasks_claimable is there")
+    assert ailing(diagnosis) == []
+
+
+async def test_an_index_with_other_keys_or_rows_is_not_the_one_of_the_lane(conn: Connection) -> None:
+    await run(
+        conn,
+        "drop index idx_tasks_claimable",
+        "create index general on tasks (priority desc, created_at)",
+        "analyze tasks",
+    )
+    for index in (
+        "(priority desc, created_at) where status in ('pending', 'failed') and next_retry_at is null",
+        "(priority desc, created_at) where status = 'pending' and next_retry_at is null and type = 'a'",
+        "(priority, created_at) where status = 'pending' and next_retry_at is null",
+        "(priority desc nulls last, created_at) where status = 'pending' and next_retry_at is null",
+        "(created_at) where status = 'pending' and next_retry_at is null",
+        "(priority desc, created_at) where status = 'pending' and next_retry_at > '2000-01-01'",
+    ):
+        await run(conn, f"create index other on tasks {index}")
+        found = only(ailing(await examine(conn, TASKS)))
+        assert found.what.startswith("no index serves the lane fresh: "), index
+        await run(conn, "drop index other")
+
+
 async def test_an_examination_leaves_no_trace_on_the_connection(conn: Connection) -> None:
     await examine(conn, TASKS)
     assert conn.info.transaction_status.name == "IDLE"
@@ -306,7 +341,10 @@ async def test_a_missing_enum_label_is_added(conn: Connection) -> None:
     states = (*TASKS.states, "parked")
     finding = only(await broken(conn, ledger=replace(TASKS, states=states)))
     assert finding.what == "the type task_status has no value 'parked'"
-    assert finding.remedy_sql == "alter type task_status add value 'parked';"
+    assert finding.remedy_sql == (
+        "-- changes a type: it gets one more value\nalter type task_status add value 'parked';"
+    )
+    assert finding.loosens
 
 
 async def test_a_check_that_refuses_a_declared_state_is_widened_and_keeps_what_it_allowed(

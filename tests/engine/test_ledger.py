@@ -103,6 +103,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"states": ("new", "busy", "done", "bad", "new")}, "a state is listed twice"),
     ({"states": ("new", "busy", "done", "bad", "50%")}, "the state '50%' must not contain %"),
     (
+        {"states": ("new", "busy", "done", "bad", "\x00")},
+        r"the state '\x00' must not contain a NUL character",
+    ),
+    ({"table": "50%"}, "the table '50%' must be `table` or `schema.table`, each of 1 to 63 bytes without %"),
+    ({"table": "a\x00"}, r"the table 'a\x00' must be"),
+    ({"journal": Journal("50%", "row", "seq", "at", "prev", "next", "detail")}, "the table '50%' must be"),
+    (
         {"edges": (*without("lose"), Edge("lose", frm=("new",), to="bad"))},
         "a row in 'busy' that loses its worker stays there for ever",
     ),

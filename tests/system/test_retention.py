@@ -114,6 +114,7 @@ async def test_a_removed_row_frees_its_idempotency_key(settings: Settings) -> No
     async with stage(settings) as staged:
         org = uuid4()
         first = await staged.app.enqueue("job", "mail", tenant=org, key="once")
+        await staged.do("update job set status = 'running'")
         await staged.do(f"update job set status = 'succeeded', finished_at = {OLD}, created_at = {OLD}")
         assert not (await staged.app.enqueue("job", "mail", tenant=org, key="once")).created
         assert (await staged.run("retention", {"ledger": "job", **DAY})).columns["message"] == "1 row"

@@ -501,6 +501,7 @@ def test_a_flush_done_by_a_worker_is_in_the_archive(served: Served) -> None:
     pytest.importorskip("pyarrow")
     assert ask(served, "/api/system/archive")["tables"] == []
     served.enqueue("job", "report")
+    served.query("update job set status = 'running'")
     served.query("update job set status = 'succeeded', finished_at = now() - interval '2 days'")
     made = send(served, JOBS, FLUSH, status=201)["id"]
     with (

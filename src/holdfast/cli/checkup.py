@@ -11,9 +11,11 @@ from holdfast.cli import application, options, output
 
 if TYPE_CHECKING:
     from holdfast.engine.doctor import Diagnosis
+    from holdfast.engine.queries import ShippedTable
     from holdfast.engine.store import Store
     from holdfast.platform import Holdfast
 
+LOOSENS = 9  # exit code: the proposed SQL loosens a constraint or changes a type
 SIGNS = {"missing": "✗", "warning": "!", "fine": "✓"}
 
 
@@ -25,7 +27,10 @@ def doctor(
     app: options.App = None,
     json: options.Json = False,
 ) -> None:
-    """Compare ledgers with their live tables, and tell what is missing; exit code 1 when something is."""
+    """Compare ledgers with their live tables, and print what is missing and the SQL that mends it.
+
+    Exit code 1 when something is missing; 9 when the SQL loosens a constraint or changes a type.
+    """
     found = application.load(app)
     names = [ledger] if ledger else list(found.stores)
     for name in names:
@@ -41,6 +46,8 @@ def doctor(
     else:
         for one in diagnoses:
             _print(one)
+    if any(one.loosens for one in diagnoses):
+        raise typer.Exit(LOOSENS)
     if not all(one.healthy for one in diagnoses):
         raise typer.Exit(1)
 
@@ -49,8 +56,9 @@ async def _examine(app: Holdfast, names: list[str]) -> list[Diagnosis]:
     from holdfast.engine.doctor import examine
 
     async with app, app.database.connection() as conn:
+        shipped = _shipped(app.settings.schema)
         stores = [app.store(name) for name in names]
-        return [await _with_kinds(conn, store, await examine(conn, store.ledger)) for store in stores]
+        return [await _with_kinds(conn, one, await examine(conn, one.ledger, shipped)) for one in stores]
 
 
 async def _with_kinds(conn: Any, store: Store, diagnosis: Diagnosis) -> Diagnosis:
@@ -74,6 +82,33 @@ async def _with_kinds(conn: Any, store: Store, diagnosis: Diagnosis) -> Diagnosi
     return replace(diagnosis, findings=(*diagnosis.findings, finding)) if kinds else diagnosis
 
 
+def _shipped(schema: str | None) -> dict[str, ShippedTable]:
+    """The built-in tables as our migrations make them, named as with this HOLDFAST_SCHEMA."""
+    from sqlalchemy import CheckConstraint
+    from sqlalchemy.dialects import postgresql
+
+    from holdfast.db.migrate import within
+    from holdfast.engine.queries import ShippedColumn, ShippedTable
+    from holdfast.platform import metadata
+
+    dialect = postgresql.dialect()
+    return {
+        name: ShippedTable(
+            columns={
+                column.name: ShippedColumn(
+                    type=column.type.compile(dialect),
+                    length=getattr(column.type, "length", None),
+                    not_null=not column.nullable,
+                    fills_itself=column.server_default is not None,
+                )
+                for column in table.columns
+            },
+            checks=frozenset(str(one.name) for one in table.constraints if isinstance(one, CheckConstraint)),
+        )
+        for name, table in within(metadata(), schema).tables.items()
+    }
+
+
 def _told(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "ledger": diagnosis.ledger,
@@ -81,6 +116,7 @@ def _told(diagnosis: Diagnosis) -> dict[str, Any]:
         "findings": diagnosis.findings,
         "lanes": diagnosis.lanes,
         "remedy": diagnosis.remedy(),
+        "loosens": diagnosis.loosens,
     }
 
 

@@ -79,7 +79,10 @@ class Settings(SystemSettings, ScheduleSettings, SyncSettings):
     )
     heartbeat_interval: float = setting(parsers.seconds, 10.0, "how often a worker says that it is alive")
     worker_timeout: float = setting(
-        parsers.seconds, 30.0, "a worker silent for this long is gone; more than twice the heartbeat interval"
+        parsers.seconds,
+        30.0,
+        "a worker silent for this long is gone; more than twice the heartbeat interval",
+        "WORKER_TIMEOUT",
     )
     loop_warning_seconds: float = setting(
         parsers.seconds, 5.0, "a handler that blocks the event loop of its worker for this long is logged"

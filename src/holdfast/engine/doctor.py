@@ -23,6 +23,7 @@ from holdfast.engine.needs import (
     SERIALS,
     Finding,
     Need,
+    as_shipped,
     journal_needs,
     journal_privileges,
     missing,
@@ -31,7 +32,15 @@ from holdfast.engine.needs import (
     raw,
     statement,
 )
-from holdfast.engine.queries import Connection, LiveCheck, LiveColumn, LiveTable, Refused, words
+from holdfast.engine.queries import (
+    Connection,
+    LiveCheck,
+    LiveColumn,
+    LiveTable,
+    Refused,
+    ShippedTable,
+    words,
+)
 from holdfast.engine.words import literals
 
 SAMPLE_SIZE = 10_000
@@ -61,26 +70,41 @@ class Diagnosis:
         parts = [
             f"-- {finding.severity}: {_line(finding.what)}\n"
             f"-- without it: {_line(finding.promise_lost or '')}\n{finding.remedy_sql}\n"
-            for finding in self.findings
-            if finding.severity != "fine" and finding.remedy_sql
+            for finding in self._remedied
         ]
         return "\n".join(parts)
 
+    @property
+    def loosens(self) -> bool:
+        """Whether the script loosens a constraint or changes a type."""
+        return any(finding.loosens for finding in self._remedied)
 
-async def examine(conn: Connection, ledger: Ledger) -> Diagnosis:
-    """Compares `ledger` with the table that this connection sees."""
+    @property
+    def _remedied(self) -> list[Finding]:
+        return [one for one in self.findings if one.severity != "fine" and one.remedy_sql]
+
+
+async def examine(
+    conn: Connection, ledger: Ledger, shipped: Mapping[str, ShippedTable] | None = None
+) -> Diagnosis:
+    """Compare `ledger` with the table that this connection sees.
+
+    `shipped` has the tables that our migrations make, by name: one is right as they make it, whatever the
+    declaration would accept or prefer.
+    """
     async with conn.transaction(force_rollback=True):
         for setting in queries.QUIET:
             await conn.execute(setting)
-        return await _Examination(conn, ledger).run()
+        return await _Examination(conn, ledger, shipped or {}).run()
 
 
 class _Examination:
     """One look at one ledger, on a connection that was made quiet."""
 
-    def __init__(self, conn: Connection, ledger: Ledger) -> None:
+    def __init__(self, conn: Connection, ledger: Ledger, shipped: Mapping[str, ShippedTable]) -> None:
         self.conn = conn
         self.ledger = ledger
+        self.shipped = shipped
         self.table = Identifier(*ledger.table.split("."))
         self.state = Identifier(ledger.state)
         self.lanes: Sequence[LanePlan] = ()
@@ -98,7 +122,7 @@ class _Examination:
         self.live = await queries.look(self.conn, self.ledger.table, privileges(self.ledger))
         self.refused = [one for one in self.live.refused if one.privilege != "insert"]
         self.types = await self._types()
-        self.needs = needs(self.ledger, self.types)
+        self.needs = await self._as_shipped(self.ledger.table, needs(self.ledger, self.types))
         lost = False
         work = "nothing can be claimed or moved; the plans were not looked at"
         for finding in await self._table(self.ledger.table, self.live, self.needs, self.refused, work):
@@ -130,6 +154,18 @@ class _Examination:
         )
         known = await words(self.conn, queries.TYPE_NAMES, {"words": declared})
         return {word: name or word for word, name in zip(declared, known, strict=True)}
+
+    async def _as_shipped(self, name: str, wanted: Sequence[Need]) -> list[Need]:
+        """The needs of a table; where our migrations make it, of each column what they make."""
+        if name not in self.shipped:
+            return list(wanted)
+        columns = self.shipped[name].columns
+        types = await words(self.conn, queries.TYPE_NAMES, {"words": [one.type for one in columns.values()]})
+        named = {
+            column: replace(one, type=known or one.type)
+            for (column, one), known in zip(columns.items(), types, strict=True)
+        }
+        return [as_shipped(need, named.get(need.column)) for need in wanted]
 
     # -- the table -----------------------------------------------------------------------------------
 
@@ -179,12 +215,15 @@ class _Examination:
             return
         bad = False
         found = [finding for need in self.needs for finding in judge(need, self.live, self.table)]
-        for finding in (*found, *self._key_source(), *strangers(self.needs, self.live, self.table)):
-            bad = True
+        if self.ledger.table not in self.shipped:
+            found += [*self._key_source(), *strangers(self.needs, self.live, self.table)]
+        for finding in found:
+            bad = bad or finding.severity != "fine"
             yield finding
         if not bad:
             yield Finding(severity="fine", what=f"all {len(self.needs)} declared columns fit")
-        yield judging.fence(self.ledger, self.table)
+        if self.ledger.fence or self.ledger.table not in self.shipped:
+            yield judging.fence(self.ledger, self.table)
 
     def _key_source(self) -> Iterable[Finding]:
         """Where new keys come from."""
@@ -236,11 +275,14 @@ class _Examination:
         column = self.live.columns.get(self.ledger.state)
         if column is None:
             return
+        shipped = self.shipped.get(self.ledger.table)
         for check in self.live.checks:
             if self.ledger.state not in check.columns:
                 continue
             finished = self.ledger.times.finished
             if len(check.columns) > 1 and {*check.columns} != {self.ledger.state, finished}:
+                if shipped and check.name in shipped.checks:
+                    continue
                 others = ", ".join(name for name in check.columns if name != self.ledger.state)
                 what = f"the constraint {check.name} ties the state to {others}: read it yourself"
                 yield Finding(severity="warning", what=what, promise_lost="a move that it refuses fails")
@@ -289,7 +331,7 @@ class _Examination:
         if journal is None:
             return
         live = await queries.look(self.conn, journal.table, journal_privileges(journal))
-        wanted = journal_needs(self.ledger, self.types)
+        wanted = await self._as_shipped(journal.table, journal_needs(self.ledger, self.types))
         table = Identifier(*journal.table.split("."))
         unsearchable = judging.unsearchable(journal, table)
         for finding in await self._table(journal.table, live, wanted, live.refused, LOST["journal"]):
@@ -303,7 +345,7 @@ class _Examination:
             for need in wanted:
                 for finding in judge(need, live, table):
                     yield finding
-            for finding in strangers(wanted, live, table):
+            for finding in strangers(wanted, live, table) if journal.table not in self.shipped else ():
                 yield finding
             if journal.row in live.columns and not any(
                 index.valid and list(index.columns)[:1] == [journal.row] for index in live.indexes

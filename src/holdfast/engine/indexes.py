@@ -1,7 +1,8 @@
 """Which index serves what: the key, the idempotency rule, every lane, and the rows that workers hold.
 
 The planner is asked, not imitated: it plans each search as if the table were large. An index serves a search
-when the plan neither sorts nor filters nor reads the table from end to end.
+when the plan neither sorts nor filters nor reads the table from end to end, or when the index that the search
+needs is there although the planner prefers another one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from psycopg.sql import SQL, Composable, Identifier
 
 from holdfast.engine import queries
 from holdfast.engine.ledger import Ledger
-from holdfast.engine.needs import NOW, Finding, missing, statement
+from holdfast.engine.needs import NOW, Finding, missing, raw, statement
 from holdfast.engine.queries import Connection, LiveTable, words
 from holdfast.engine.roles import Lane, Order
 from holdfast.engine.words import COMMA, Words, among, order_by, standing
@@ -141,14 +142,16 @@ class Indexes:
                 judged = line != NO_ROW
             except Error as error:
                 line, judged = f"cannot be planned: {error.diag.message_primary or error}", False
+        keys = self._lane_index(lane, by_kind)
+        if judged and not served and not gone:
+            own = await self._fitting(keys, standing(self.ledger, lane))
+            line, served = (f"{line}, although {own} is there", True) if own else (line, False)
         self.lanes.append(LanePlan(name, line, served))
         if judged and not served:
             yield missing(
                 f"no index serves the lane {name}: {line}",
                 "rows of other kinds slow down claims" if by_kind else "claims slow down as the table grows",
-                self._create(
-                    self._lane_index(lane, by_kind), tuple(name.split()), standing(self.ledger, lane)
-                ),
+                self._create(map(_ordered, keys), tuple(name.split()), standing(self.ledger, lane)),
             )
 
     async def _lane_plan(self, lane: Lane, by_kind: bool) -> tuple[str, bool]:
@@ -196,14 +199,38 @@ class Indexes:
         maybe = (self.ledger.state, self.ledger.queue, kind, *lane.empty, *lane.filled, lane.due)
         return [*(name for name in maybe if name), *(order.column for order in lane.orders)]
 
-    def _lane_index(self, lane: Lane, by_kind: bool) -> list[Composable]:
+    def _lane_index(self, lane: Lane, by_kind: bool) -> list[Order]:
+        """The keys of the index that a lane needs."""
         led = self.ledger.queue and not self.ledger.queue_null
-        columns: list[Composable] = [Identifier(self.ledger.queue or "")] if led else []
-        columns += [self._kind()] if by_kind else []
-        columns += [_ordered(order) for order in lane.orders]
+        keys = [Order(self.ledger.queue or "")] if led else []
+        keys += [Order(self.ledger.kind or "")] if by_kind else []
+        keys += lane.orders
         if lane.due and lane.due not in [order.column for order in lane.orders]:
-            columns.append(Identifier(lane.due))
-        return columns
+            keys.append(Order(lane.due))
+        return keys
+
+    async def _fitting(self, keys: list[Order], conditions: list[Composable]) -> str | None:
+        """Return the name of an index that begins with these keys and has these rows, and no others.
+
+        On a small table the planner may prefer another index to the one that was made for a search.
+        """
+        wanted = [(key.column, 0 if not key.descending else 1 if key.nulls_last else 3) for key in keys]
+        rows = AND.join(conditions)
+        for index in self.live.indexes:
+            found = list(zip(index.columns, index.options, strict=True))[: len(wanted)]
+            if index.valid and found == wanted and index.predicate:
+                indexed = raw(index.predicate)
+                if await self._implies(rows, indexed) and await self._implies(indexed, rows):
+                    return index.name
+        return None
+
+    async def _implies(self, condition: Composable, other: Composable) -> bool:
+        """Whether the planner can prove that `other` holds wherever `condition` does."""
+        query = SQL(queries.COUNTEREXAMPLE).format(table=self.table, condition=condition, other=other)
+        async with self.conn.transaction(force_rollback=True):
+            await self.conn.execute(queries.CONSULT_CONSTRAINTS)
+            ((answer,),) = await words(self.conn, query)
+        return read_plan(answer["Plan"])[0] == NO_ROW
 
     async def _held(self) -> AsyncIterator[Finding]:
         """Recovery looks for the rows that some workers hold: few among very many."""
@@ -218,6 +245,7 @@ class Indexes:
                 if not served and not self.ledger.owner_kept:
                     mine = SQL("{} = 'x'").format(Words(self.ledger).holder())
                     line, served = await self._plan([mine], SQL(""), [owner])
+                served = served or await self._fitting([Order(owner)], [held]) is not None
             except Error:
                 return
         else:
@@ -237,7 +265,7 @@ class Indexes:
 
     def _create(
         self,
-        columns: list[Composable],
+        columns: Iterable[Composable],
         name: tuple[str, ...],
         conditions: list[Composable] | None = None,
         *,

@@ -121,6 +121,9 @@ def _nulls(need: Need, column: LiveColumn, table: Composable) -> Iterable[Findin
             remedy_sql=statement(queries.DROP_NOT_NULL, table=table, column=name),
         )
     if need.nulls == "wanted" and column.not_null and not column.fills_itself:
+        if need.role == "extra":
+            yield Finding(severity="fine", what=f"{_named(need)} is NOT NULL: every enqueue must fill it")
+            return
         yield Finding(
             severity="warning",
             what=f"{_named(need)} is NOT NULL without a default",

@@ -188,9 +188,11 @@ class Ledger:
     def _problems(self) -> Iterable[str]:
         if not NAME.fullmatch(self.name):
             yield f"the name {self.name!r} must be lower case letters, digits and _, at most 40"
-        if not 1 <= len(self.table.split(".")) <= 2 or not all(self.table.split(".")):
-            yield f"the table {self.table!r} must be `table` or `schema.table`"
         for table in (self.table, *((self.journal.table,) if self.journal else ())):
+            parts = table.split(".")
+            if not 1 <= len(parts) <= 2 or not all(map(_can_be_name, parts)):
+                said = "must be `table` or `schema.table`, each of 1 to 63 bytes without % and NUL"
+                yield f"the table {table!r} {said}"
             if table in sql.NAMES or table.startswith("lane_"):
                 yield f"the table {table!r} has a name that our statements use: write it as `schema.{table}`"
         further = (*self.extras, self.tenant) if self.tenant else self.extras
@@ -274,7 +276,7 @@ class Ledger:
     def _column_problems(self) -> Iterable[str]:
         seen: dict[str, str] = {}
         for role, column in self.columns():
-            if not column or {"\x00", "%"} & set(column) or len(column.encode()) > 63:
+            if not _can_be_name(column):
                 yield f"{role}: {column!r} cannot be the name of a column"
             if column in seen:
                 yield f"the column {column!r} is both {seen[column]} and {role}"
@@ -294,3 +296,8 @@ class Ledger:
             for state in self.idempotency.within:
                 if state not in self.states:
                     yield f"the idempotency rule names the state {state!r}, which is not among the states"
+
+
+def _can_be_name(name: str) -> bool:
+    """Whether a table or column may have this name; psycopg takes % for a placeholder."""
+    return bool(name) and not {"\x00", "%"} & set(name) and len(name.encode()) <= 63

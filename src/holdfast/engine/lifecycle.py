@@ -174,7 +174,9 @@ class Lifecycle:
                 yield f"the end {word!r} is not among the states"
 
     def _duplicates(self) -> Iterable[str]:
-        yield from (f"the state {state!r} must not contain %" for state in self.states if "%" in state)
+        for state in self.states:
+            if "%" in state or "\x00" in state:
+                yield f"the state {state!r} must not contain {'%' if '%' in state else 'a NUL character'}"
         if len(set(self.states)) < len(self.states):
             yield "a state is listed twice"
         for verb in VERBS:

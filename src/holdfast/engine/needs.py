@@ -7,15 +7,16 @@ what is lost without it. `judging` compares it with what is there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, LiteralString
 
 from psycopg.sql import SQL, Composable, Composed, Identifier
 from psycopg.sql import Literal as Quoted
 
-from holdfast.engine import effects
+from holdfast.engine import effects, queries
 from holdfast.engine.ledger import Ledger
 from holdfast.engine.lifecycle import VERBS
+from holdfast.engine.queries import ShippedColumn
 from holdfast.engine.roles import CodeError, Journal, JsonError, TextError
 
 Severity = Literal["missing", "warning", "fine"]
@@ -78,6 +79,12 @@ class Finding:
     promise_lost: str | None = None
     remedy_sql: str | None = None
 
+    @property
+    def loosens(self) -> bool:
+        """Whether the remedy accepts more than the table did, or changes a type; a comment in it says so."""
+        lines = (self.remedy_sql or "").splitlines()
+        return any(line.startswith((queries.LOOSENS, queries.RETYPES)) for line in lines)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
@@ -128,6 +135,20 @@ def needs(ledger: Ledger, types: Mapping[str, str]) -> list[Need]:
         found += [Need(role=role, column=name) for name in dict.fromkeys(columns) if name not in seen]
         seen |= set(columns)
     return found
+
+
+def as_shipped(need: Need, column: ShippedColumn | None) -> Need:
+    """The need of a column that our migrations make: it asks for nothing that they did not make."""
+    if column is None:
+        return need
+    nullable = need.nulls in ("free", "forbidden") or not column.not_null
+    return replace(
+        need,
+        fits=(column.type, *need.fits),
+        room=column.length or need.room,
+        nulls=need.nulls if nullable else "free",
+        default=need.default if column.fills_itself else None,
+    )
 
 
 def journal_needs(ledger: Ledger, types: Mapping[str, str]) -> list[Need]:

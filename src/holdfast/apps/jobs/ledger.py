@@ -12,7 +12,7 @@ JOB = Ledger(
     state_type="job_status",
     states=("queued", "running", "succeeded", "failed", "canceled", "dead_letter"),
     ends=("succeeded", "canceled", "dead_letter"),
-    # `failed` waits for its retry; `dead_letter` needs a person.
+    # `failed` waits for its retry; `dead_letter` needs a person. trg_job__edges has the same edges.
     edges=(
         Edge("enqueue", to="queued"),
         Edge("claim", frm=("queued",), to="running"),

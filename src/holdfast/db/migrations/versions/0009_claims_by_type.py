@@ -7,7 +7,7 @@ type that it knows, however many rows of others wait.
 from alembic import op
 
 revision = "0009"
-down_revision = "0007"
+down_revision = "0008"
 
 INDEXES = {
     "idx_job__claimable_by_type": (
