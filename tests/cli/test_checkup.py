@@ -22,6 +22,17 @@ def test_doctor_finds_our_own_tables_healthy(holdfast: Run) -> None:
     assert {finding["remedy_sql"] for one in diagnoses for finding in one["findings"]} == {None}
 
 
+def test_doctor_warns_of_kinds_that_no_worker_takes(holdfast: Run, query: Query) -> None:
+    query("insert into tasks (type) values ('mail'), ('report')")
+    query(
+        "insert into workers (id, hostname, pool_size, serves, shares) values"
+        ' (\'w\', \'h\', 1, \'{tasks}\', \'{"tasks": {"slots": 1, "queues": [], "kinds": ["mail"]}}\')'
+    )
+    done = holdfast("doctor", "tasks")
+    assert (done.code, done.err) == (0, "")
+    assert "! kinds without a handler: report\n" in done.out
+
+
 def test_doctor_tells_what_is_missing_and_its_sql_mends_it(holdfast: Run, query: Query) -> None:
     query("drop index idx_tasks_due_retry")
     told = holdfast("doctor", "--json")

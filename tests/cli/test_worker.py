@@ -82,12 +82,12 @@ def test_a_handler_that_does_not_end_is_abandoned_and_costs_no_attempt(
     assert query("select count(*) from workers") == [(0,)]
 
 
-def test_a_worker_that_could_only_reject_does_not_start(holdfast: Run, query: Query) -> None:
+def test_a_worker_that_has_nothing_to_run_does_not_start(holdfast: Run, query: Query) -> None:
     query("insert into tasks (type) values ('double')")
     for arguments in ([], ["--app", "shop:bare"]):
         done = holdfast("worker", "--until-idle", *arguments)
         assert (done.code, done.out) == (2, "")
-        assert "--app: has no handlers, so every row would be rejected" in done.err
+        assert "--app: has no handlers, so nothing would be run" in done.err
     done = holdfast("worker", "--app", "shop:app", "--kind", "triple")
     assert "--kind: there is no handler for 'triple': there are broken, compute," in done.err
     assert query(TASKS) == [("double", "pending", 0)]

@@ -80,6 +80,19 @@ def test_empty_pages_say_what_to_run(visit: Visit) -> None:
     assert "No row fits this filter" in ana.get("/ledgers/job?kind=nothing").words
 
 
+def test_the_workers_page_lists_kinds_without_a_handler(served: Served, visit: Visit) -> None:
+    served.query("insert into tasks (type) values ('mail'), ('report')")
+    served.query(
+        "insert into workers (id, hostname, pool_size, serves, shares) values"
+        ' (\'w\', \'h\', 1, \'{tasks}\', \'{"tasks": {"slots": 1, "queues": [], "kinds": ["mail"]}}\')'
+    )
+    ana = visit()
+    assert "Kinds without a handler in tasks: report." in ana.get("/workers").words
+    overview = ana.client.get(ana.root + "/api/overview").json()
+    told = {one["ledger"]: one["kinds_without_handler"] for one in overview["ledgers"]}
+    assert told["tasks"] == ["report"]
+
+
 def test_the_lifecycle_has_a_node_for_each_state_that_leads_to_its_rows(served: Served, visit: Visit) -> None:
     populate(served)
     page = visit().get("/ledgers/job")

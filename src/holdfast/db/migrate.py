@@ -5,8 +5,8 @@ start together wait for one another, also behind a transaction pooler. It sees e
 given or the first of the connection's search_path. The version is in a table of our own, beside the
 `alembic_version` that the user's own migrations may have.
 
-`python -m holdfast.db.migrate` writes the compiled SQL: one file per migration in `supabase/migrations/`, and the
-first one as `migrations/001_initial_schema.sql`, the name that the schema of `tasks` and `workers` is known by.
+`python -m holdfast.db.migrate` writes the compiled SQL: one file per migration in `supabase/migrations/`, and
+the first one as `migrations/001_initial_schema.sql`, as which the schema of `tasks` and `workers` is known.
 """
 
 from __future__ import annotations
