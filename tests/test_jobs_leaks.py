@@ -312,6 +312,9 @@ ATTACKS: dict[str, Attack] = {
         answer=datetime(2031, 1, 1, tzinfo=UTC),
         nobody=None,
     ),
+    "due_kinds": Attack(
+        do=lambda world, conn: world.store.due_kinds(conn, now=LATE), answer=["demo"], nobody=[]
+    ),
     "ahead": Attack(
         do=lambda world, conn: world.store.ahead(conn, world.theirs["queued"], kinds=["demo"], now=LATE),
         answer=None,

@@ -187,6 +187,7 @@ def test_a_receiver_knows_who_sends_and_tells_once(
         settings = {
             "HOLDFAST_DATABASE_URL": database_url,
             "HOLDFAST_HOME": str(tmp_path),
+            "HOLDFAST_SCHEDULES_EXTRACTOR": "sample",
             "HOLDFAST_SCHEDULES_DELIVERY": "webhook",
             "HOLDFAST_SCHEDULES_DELIVERY_URL": f"{server.url}/messages",
         }
@@ -232,7 +233,8 @@ def test_what_the_other_service_says_is_understood(
     """S-3, S-50: the statements of the guide, beside a worker: a capture, a look at a day, a message sent."""
     capture, look, drain = blocks(PAGE, "sql")
     conn.execute(capture)
-    holdfast = Shell(tmp_path, HOLDFAST_DATABASE_URL=database_url, HOLDFAST_HOME=str(tmp_path))
+    settings = {"HOLDFAST_DATABASE_URL": database_url, "HOLDFAST_HOME": str(tmp_path)}
+    holdfast = Shell(tmp_path, **settings, HOLDFAST_SCHEDULES_EXTRACTOR="sample")
     (made,) = conn.execute(
         "select s.id::text, s.state::text, count(i) from schedule_ingest.capture_session as s"
         " join schedule_ingest.capture_image as i on i.session_id = s.id group by s.id"

@@ -145,7 +145,10 @@ async def test_an_unrelated_worker_reads_no_capture_session(settings: Settings, 
             await until(conn, "select true from workers where id = %s", worker.id)
             found = await app.explain(SESSIONS, session)
     assert found.code == "NO_WORKER_FOR_LEDGER"
-    assert "HOLDFAST_SCHEDULES_FIXTURE_PATH is not set, and the extractor is fixture" in found.sentence
+    assert (
+        "HOLDFAST_SCHEDULES_EXTRACTOR is fixture, and HOLDFAST_SCHEDULES_FIXTURE_PATH is not set"
+        in found.sentence
+    )
 
 
 async def test_an_app_runs_where_it_is_enabled(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +161,7 @@ async def test_an_app_runs_where_it_is_enabled(settings: Settings, caplog: pytes
     with caplog.at_level(logging.INFO, "holdfast"):
         async with Holdfast(replace(settings, apps=("all",))) as app:
             assert served(app.worker()) == ["sync_jobs", "system_jobs"]
-    assert "capture_session is left alone: HOLDFAST_SCHEDULES_FIXTURE_PATH is not set" in caplog.text
+    assert "capture_session is left alone: HOLDFAST_SCHEDULES_EXTRACTOR is fixture" in caplog.text
     async with Holdfast(replace(settings, apps=("all",), schedules_extractor="sample")) as app:
         assert served(app.worker()) == ["sync_jobs", "capture_session", "system_jobs"]
     async with Holdfast(settings, apps=[connectors_app()]) as app:
@@ -173,7 +176,7 @@ async def test_a_fixture_needs_its_path(settings: Settings, tmp_path: Path) -> N
     for name in ("fixture", "noise"):
         async with Holdfast(replace(settings, schedules_extractor=name)) as app:
             with pytest.raises(
-                InvalidInput, match="no handler here: HOLDFAST_SCHEDULES_FIXTURE_PATH is not set"
+                InvalidInput, match=f"no handler here: HOLDFAST_SCHEDULES_EXTRACTOR is {name}, and"
             ):
                 app.worker(ledgers=[SESSIONS])
         known = replace(settings, schedules_extractor=name, schedules_fixture_path=tmp_path)

@@ -59,9 +59,7 @@ async def test_in_production_no_session_is_read_as_the_sample_day(settings: Sett
         with pytest.raises(InvalidInput, match="capture_session has no handler here"):
             app.worker(ledgers=[SESSIONS])
         for asked in (work.once(app), asyncio.to_thread(work.served, app)):
-            with pytest.raises(
-                SettingsError, match="left alone: the extractor is sample, which is for trials"
-            ):
+            with pytest.raises(SettingsError, match="left alone: HOLDFAST_SCHEDULES_EXTRACTOR is sample"):
                 await asked
     async with Holdfast(replace(production, schedules_fixture_path=Path("day.json"))) as app:
         assert SESSIONS in [pump.ledger.name for pump in app.worker().pumps]

@@ -64,9 +64,9 @@ class SchedulesApp(App):
         if name in self.own:
             return None
         if name in ("fixture", "noise") and settings.schedules_fixture_path is None:
-            return f"HOLDFAST_SCHEDULES_FIXTURE_PATH is not set, and the extractor is {name}"
+            return f"HOLDFAST_SCHEDULES_EXTRACTOR is {name}, and HOLDFAST_SCHEDULES_FIXTURE_PATH is not set"
         if name == "sample" and settings.profile == "prod":
-            return "the extractor is sample, which is for trials, and the profile is prod"
+            return "HOLDFAST_SCHEDULES_EXTRACTOR is sample, which is for trials, and HOLDFAST_PROFILE is prod"
         return None
 
     def needs_images(self, settings: Settings) -> bool:
