@@ -27,9 +27,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from holdfast.api import problems
 
 log = logging.getLogger("holdfast.server")
-ACCEPT_BURST = 32  # connections accepted in one pass of the event loop, before any of them is counted
+ACCEPT_BURST = 16  # connections accepted in one pass of the event loop
 ACCEPT_QUEUE = 1024  # connections that the kernel keeps for us
-RESERVED_DESCRIPTORS = 64 + ACCEPT_BURST  # beside the connections of clients and of the pool
+# Beside the connections of clients and of the pool. It takes some passes of the loop from the moment a
+# connection is accepted until the one that gives way to it is closed.
+RESERVED_DESCRIPTORS = 64 + 6 * ACCEPT_BURST
 MIN_CONNECTIONS = 16
 REPORT_SECONDS = 60.0  # between two log lines about the same trouble
 PHRASES = {408: b"Request Timeout", 503: b"Service Unavailable"}
