@@ -49,9 +49,9 @@ class Database:
         if self.settings.database_pooler == "none":
             await conn.execute(queries.RESET)
 
-    async def connect(self, purpose: str) -> pools.Connection:
-        """A connection of one's own, autocommitting; the caller closes it."""
-        return await pools.connect(self.settings, self.url, purpose=purpose)
+    async def connect(self, purpose: str, *, worker: str | None = None) -> pools.Connection:
+        """A connection of one's own, autocommitting; the caller closes it. `worker` is whose it is."""
+        return await pools.connect(self.settings, self.url, purpose=purpose, worker=worker)
 
     async def connect_direct(self, purpose: str) -> pools.Connection:
         """A connection past any pooler, to LISTEN on; one try: the listener has its own rhythm."""

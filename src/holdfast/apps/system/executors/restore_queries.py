@@ -202,7 +202,7 @@ RENEW: LiteralString = """
 select count(*) filter (where state <> 'idle'),
     count(case when state = 'idle' then pg_terminate_backend(pid) end)
 from pg_stat_activity
-where datname = current_database() and application_name = 'holdfast pool'
+where datname = current_database() and starts_with(application_name, 'holdfast pool')
     and backend_start < %(since)s and pg_has_role(usesysid, 'MEMBER')
 """
 CLOCK: LiteralString = "select clock_timestamp()"
