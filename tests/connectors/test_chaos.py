@@ -380,7 +380,7 @@ select not exists (select from sync_jobs where status in ('queued', 'running'))
 CUT = """
 select count(pg_terminate_backend(pid)) from pg_stat_activity
 where datname = current_database() and application_name like 'holdfast %%'
-    and application_name not in ('holdfast test', 'holdfast token refresh')
+    and split_part(application_name, ' [', 1) not in ('holdfast test', 'holdfast token refresh')
 """
 
 

@@ -31,7 +31,10 @@ from runtime.support import until_true
 Profile = Literal["local", "test", "dev", "prod"]
 URL = "/api/connectors"
 NOT_THE_WORKERS = {"holdfast pool", "holdfast test"}
-OPEN = "select application_name from pg_stat_activity where datname = current_database()"
+OPEN = (
+    "select split_part(application_name, ' [', 1) as application_name from pg_stat_activity"
+    " where datname = current_database()"
+)
 SCHEMA = """
 select 'column', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull::text
 from pg_class as c join pg_attribute as a on a.attrelid = c.oid

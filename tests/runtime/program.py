@@ -77,6 +77,14 @@ async def first_run_waits_after_its_effect(ctx: Context) -> None:
     await leave(ctx, "written", gate=ctx.attempt == 1)
 
 
+@app.handler("counts")
+async def counts(gated: bool, ctx: Context) -> None:
+    """Locks a row that all its runs need; with `gated`, the first run waits while it has it."""
+    conn = await ctx.transaction()
+    await conn.execute("update counter set n = n + 1")
+    await leave(ctx, "counted", gate=gated and ctx.attempt == 1)
+
+
 @app.handler("kills its worker", backoff=AT_ONCE)
 async def kills_its_worker(ctx: Context) -> None:
     await leave(ctx, "begin")

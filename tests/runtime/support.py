@@ -306,7 +306,7 @@ async def cut(conn: Connection, purpose: str = "%") -> int:
         where datname = current_database() and pid <> pg_backend_pid()
             and application_name like %s and application_name not like 'holdfast test%%'
     """
-    return await one(conn, query, f"holdfast {purpose}")
+    return await one(conn, query, f"holdfast {purpose}%")
 
 
 async def make_tables(conn: Connection, schema: str | None = None) -> None:

@@ -150,7 +150,7 @@ async def test_what_a_dead_worker_had_only_claimed_costs_no_run(
     victim.kill()
     await conn.execute(
         "select pg_terminate_backend(pid, 20000) from pg_stat_activity "
-        "where application_name = 'holdfast worker tasks' and datname = current_database()"
+        "where application_name like 'holdfast worker tasks %%' and datname = current_database()"
     )
     await holder.execute("select pg_advisory_unlock(8)")
     other = start()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,12 @@ from uuid import UUID
 import pytest
 
 from holdfast import Context, Holdfast, Item, Settings, Snooze
+from holdfast.db import pool
 from holdfast.db.pool import Connection
-from runtime.support import drain, one, until, working
+from holdfast.runtime import runner
+from holdfast.runtime.duties import Patience, reap
+from runtime.conftest import Start
+from runtime.support import Gate, column, drain, one, shown, until, until_true, worker_of, working
 
 Connect = Callable[[], Awaitable[Connection]]
 
@@ -74,3 +79,248 @@ async def test_table_locks_that_come_and_go_spoil_no_run(
     assert Counter(runs.values()) == {1: lives * jobs_per_life // 3, 2: lives * jobs_per_life // 3 * 2}
     failures = "select count(*) from job_event where detail_json ? 'error'"
     assert await one(conn, failures) == lives * jobs_per_life // 3
+
+
+# -- a worker that dies with locks held --------------------------------------------------------------
+
+DEFAULTS = {
+    "heartbeat_interval": 10,
+    "worker_timeout": 30,
+    "leader_term": 30,
+    "shutdown_timeout": 30,
+    "poll_interval": 1,
+}
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param(DEFAULTS, marks=pytest.mark.soak, id="defaults")])
+async def test_locks_of_a_frozen_worker_are_released_and_cost_other_rows_no_attempt(
+    traces: None,
+    start: Start,
+    conn: Connection,
+    gate: Gate,
+    capsys: pytest.CaptureFixture[str],
+    options: Mapping[str, Any],
+) -> None:
+    """The leader that removes a worker ends its sessions: the server would wait for the frozen process."""
+    await conn.execute("create table counter (n int); insert into counter values (0)")
+    insert = "insert into tasks (type, payload) values ('counts', %s) returning id"
+    frozen = start("--ledgers", "tasks", **options)
+    held = await one(conn, insert, "true")
+    await until(conn, "select count(*) = 1 from runs where event = 'counted'")
+    before = await worker_of(conn, frozen)
+    other = start("--ledgers", "tasks", **options)
+    await worker_of(conn, other)
+    frozen.freeze()
+    began = time.monotonic()
+    for _ in range(3):
+        await conn.execute(insert, ("false",))
+    await until(conn, "select count(*) = 4 from tasks where status = 'completed'", within=300)
+    shown(
+        capsys, f"a worker froze with a row lock: all rows completed after {time.monotonic() - began:.1f} s"
+    )
+    assert await column(conn, "select attempts from tasks order by id = %s, attempts", held) == [1, 1, 1, 2]
+    assert "terminated session" in other.said()
+    await gate.open()
+    frozen.thaw()
+    await worker_of(conn, frozen, other_than=before)
+    assert await one(conn, "select n from counter") == 4
+
+
+async def test_only_the_sessions_of_removed_workers_are_terminated(
+    settings: Settings, conn: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And where the login may not, the log says which grant is missing."""
+    assert settings.database_url
+    long_ago = (
+        "insert into workers (id, hostname, pool_size, last_heartbeat) values (%s, 'h', 1, '2001-01-01')"
+    )
+    ghost, namesake = f"{'long-host-name.' * 4}-4711-abcdef", "pool"
+    patience = Patience(timeout=30, nameless=60)
+    sessions: dict[str, Connection] = {}
+    for name, purpose, worker in (
+        ("ghost's", "worker of a ledger with a very long name, longer than the server keeps", ghost),
+        ("another worker's", "pool", ghost.replace("abcdef", "ghijkl")),
+        ("nobody's", "pool", None),
+    ):
+        sessions[name] = await pool.connect(settings, settings.database_url, purpose=purpose, worker=worker)
+
+    async def alive() -> set[str]:
+        pids = {name: session.info.backend_pid for name, session in sessions.items()}
+        query = "select pid from pg_stat_activity where pid = any(%s)"
+        found = await column(conn, query, list(pids.values()))
+        return {name for name, pid in pids.items() if pid in found}
+
+    async def remove(worker: str) -> None:
+        await conn.execute(long_ago, (worker,))
+        await conn.execute("set role powerless")
+        await reap(conn, [], "leader", patience)
+        await conn.execute("reset role")
+
+    await conn.execute("create role powerless; grant select, update, delete on workers to powerless")
+    try:
+        await remove(ghost)
+        await remove(namesake)
+        (warning,) = [record.message for record in caplog.records if "grant" in record.message]
+        assert "grant pg_signal_backend to" in warning
+        assert len(await alive()) == 3
+        await conn.execute(long_ago, (ghost,))
+        await reap(conn, [], "leader", patience)
+        gone = "select not exists (select from pg_stat_activity where pid = %s)"
+        await until(conn, gone, sessions["ghost's"].info.backend_pid)
+        assert await alive() == {"another worker's", "nobody's"}
+    finally:
+        await conn.execute("drop owned by powerless; drop role powerless")
+        for session in sessions.values():
+            await session.close()
+
+
+# -- lock conflicts of handlers ----------------------------------------------------------------------
+
+ERRORS = "select count(*) from job_event where detail_json ? 'error'"
+SUCCEEDED = "select bool_and(status = 'succeeded') from job"
+RELEASED = "released without counting the attempt"
+
+
+@pytest.mark.parametrize("place", ["handler", "finish"])
+async def test_waiting_for_a_lock_costs_no_attempt(
+    settings: Settings,
+    conn: Connection,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """The row is released after a pause, and run again."""
+    monkeypatch.setattr(runner, "FIRST_PAUSE", 0.05)
+    await conn.execute("create table counter (n int); insert into counter values (0)")
+    begun, locked, other = asyncio.Event(), asyncio.Event(), await connect()
+    async with Holdfast(replace(settings, db_statement_timeout_seconds=1.0)) as app:
+
+        @app.handler("plain", ledger="job")
+        async def plain(ctx: Context) -> None:
+            await ctx.transaction(confined=False)
+
+        @app.handler("counts", ledger="job")
+        async def counts(ctx: Context) -> None:
+            own = await ctx.transaction(confined=False)
+            begun.set()
+            await locked.wait()
+            await own.execute("update counter set n = n + 1")
+
+        await app.enqueue("job", "plain", tenant=UUID(int=1))
+        await app.enqueue("job", "counts", tenant=UUID(int=1))
+        async with working(app, ledgers=["job"]):
+            await begun.wait()
+            async with other.transaction():
+                table = "counter" if place == "handler" else "job"
+                await other.execute(f"select from {table} for update")
+                locked.set()
+                await until_true(lambda: RELEASED in caplog.text)
+            await until(conn, SUCCEEDED)
+    assert await one(conn, "select n from counter") == 1
+    assert await one(conn, "select count(distinct attempt) from job") == 1
+    assert await one(conn, ERRORS) == 0
+    why = (
+        "select count(*) > 0 from job_event where next_status = 'queued' and detail_json ->> 'reason' like %s"
+    )
+    assert await one(conn, why, "LockNotAvailable:%")
+
+
+async def test_a_deadlock_of_two_handlers_costs_neither_an_attempt(
+    settings: Settings, conn: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    await conn.execute("create table counter (id int, n int); insert into counter values (0, 0), (1, 0)")
+    both = asyncio.Barrier(2)
+    met: set[Any] = set()
+    async with Holdfast(settings) as app:
+
+        @app.handler("counts", ledger="job")
+        async def counts(first: int, ctx: Context) -> None:
+            own = await ctx.transaction(confined=False)
+            for place in (first, 1 - first):
+                await own.execute("update counter set n = n + 1 where id = %s", (place,))
+                if first not in met:
+                    met.add(first)
+                    await both.wait()
+
+        for first in range(2):
+            await app.enqueue("job", "counts", first, tenant=UUID(int=1))
+        async with working(app, ledgers=["job"]):
+            await until(conn, SUCCEEDED)
+    assert await column(conn, "select n from counter") == [2, 2]
+    assert await one(conn, "select count(distinct attempt) from job") == 1
+    assert await one(conn, ERRORS) == 0
+    assert f"{RELEASED}: DeadlockDetected" in caplog.text
+
+
+# -- transactions that sit idle ----------------------------------------------------------------------
+
+IDLE = """
+select pid from pg_stat_activity
+where datname = current_database() and state like 'idle in transaction%%'
+    and application_name like %s and clock_timestamp() - xact_start > %s::interval
+"""
+
+
+async def test_a_live_worker_keeps_a_transaction_whose_handler_computes_for_long(
+    settings: Settings, conn: Connection
+) -> None:
+    """Though the limit of idle transactions follows the worker timeout."""
+    done, limits = asyncio.Event(), list[Any]()
+    await conn.execute("create table counter (n int)")
+    async with Holdfast(replace(settings, worker_timeout=3.0, heartbeat_interval=0.5)) as app:
+
+        @app.handler("counts", ledger="job")
+        async def counts(ctx: Context) -> None:
+            own = await ctx.transaction(confined=False)
+            await own.execute("insert into counter values (%s)", (ctx.attempt,))
+            limits.append(await one(own, "show idle_in_transaction_session_timeout"))
+            await done.wait()
+
+        await app.enqueue("job", "counts", tenant=UUID(int=1))
+        async with working(app, ledgers=["job"]) as worker:
+            await until(conn, IDLE, f"holdfast pool [{worker.id}]", "7 s")
+            done.set()
+            await until(conn, SUCCEEDED)
+    assert limits == ["3s"]
+    assert await column(conn, "select n from counter") == [1]
+
+
+async def test_a_transaction_whose_handler_hangs_is_ended_after_the_limit_of_all_sessions(
+    settings: Settings, conn: Connection
+) -> None:
+    """A worker keeps it for that long, and then leaves it to the server."""
+    hangs = asyncio.Event()
+    short = replace(settings, worker_timeout=1.5, heartbeat_interval=0.3, db_idle_in_transaction_seconds=2.0)
+    async with Holdfast(short) as app:
+
+        @app.handler("counts", ledger="job")
+        async def counts(ctx: Context) -> None:
+            await ctx.transaction(confined=False)
+            if ctx.attempt == 1:
+                await hangs.wait()
+
+        await app.enqueue("job", "counts", tenant=UUID(int=1))
+        async with working(app, ledgers=["job"]) as worker:
+            pid = await until(conn, IDLE, f"holdfast pool [{worker.id}]", "2 s")
+            await until(conn, "select not exists (select from pg_stat_activity where pid = %s)", pid)
+            hangs.set()
+            await until(conn, SUCCEEDED)
+
+
+async def test_a_session_that_a_handler_opens_belongs_to_its_worker(
+    settings: Settings, conn: Connection
+) -> None:
+    """So it ends with that one."""
+    names: list[str] = []
+    async with Holdfast(settings) as app:
+
+        @app.handler("connects", ledger="job")
+        async def connects() -> None:
+            async with await app.database.connect("something") as own:
+                names.append(await one(own, "show application_name"))
+
+        await app.enqueue("job", "connects", tenant=UUID(int=1))
+        async with working(app, ledgers=["job"]) as worker:
+            await until(conn, SUCCEEDED)
+            assert names == [f"holdfast something [{worker.id}]"]

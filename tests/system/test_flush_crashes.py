@@ -22,7 +22,8 @@ from system.buckets import ACCESS, SECRET, serving
 PROGRAM = [sys.executable, str(Path(__file__).parent / "archiving.py")]
 ALONE = (
     "select count(*) = 0 from pg_stat_activity where datname = current_database()"
-    " and application_name in ('holdfast flush', 'holdfast compact', 'holdfast system job')"
+    " and split_part(application_name, ' [', 1)"
+    " in ('holdfast flush', 'holdfast compact', 'holdfast system job')"
 )
 Kill = Callable[..., None]
 

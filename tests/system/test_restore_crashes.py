@@ -26,7 +26,8 @@ PROGRAM = [sys.executable, str(Path(__file__).parent / "crashing.py")]
 # The programs and connections of whoever was killed: the server notices a moment later.
 ALONE = (
     "select count(*) = 0 from pg_stat_activity where datname = current_database()"
-    " and application_name in ('holdfast backup', 'holdfast restore', 'holdfast system job')"
+    " and split_part(application_name, ' [', 1)"
+    " in ('holdfast backup', 'holdfast restore', 'holdfast system job')"
 )
 
 

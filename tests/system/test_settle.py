@@ -28,7 +28,7 @@ from system.subjects import ANNA, filled, mentions
 
 FLUSHING = (
     "select count(*) = 0 from pg_stat_activity"
-    " where datname = current_database() and application_name = 'holdfast flush'"
+    " where datname = current_database() and split_part(application_name, ' [', 1) = 'holdfast flush'"
 )
 END = "select pg_terminate_backend(pid) " + FLUSHING[FLUSHING.index("from") :]
 

@@ -54,12 +54,17 @@ class Database:
         if self.settings.database_pooler == "none":
             await conn.execute(queries.RESET)
 
-    async def connect(self, purpose: str) -> pools.Connection:
-        """A connection of one's own, autocommitting; the caller closes it."""
-        return await pools.connect(self.settings, self.url, purpose=purpose)
+    async def connect(self, purpose: str, *, worker: str | None = None) -> pools.Connection:
+        """A connection of one's own, autocommitting; the caller closes it. `worker` is whose it is."""
+        return await pools.connect(self.settings, self.url, purpose=purpose, worker=worker)
 
     async def connect_service(
-        self, purpose: str, *, deadline: float | None = None, within: float | None = None
+        self,
+        purpose: str,
+        *,
+        worker: str | None = None,
+        deadline: float | None = None,
+        within: float | None = None,
     ) -> ServiceConnection:
         """A connection for a worker's own calls: one try, and each call on it has a deadline in seconds.
 
@@ -69,7 +74,7 @@ class Database:
         began = time.monotonic()
         try:
             async with asyncio.timeout(within):
-                conn = await pools.connect(self.settings, self.url, purpose=purpose, waits=())
+                conn = await pools.connect(self.settings, self.url, purpose=purpose, worker=worker, waits=())
         except TimeoutError:
             raise DatabaseUnavailable(message=f"no database connection within {within:g} s") from None
         conn.deadline = deadline or self.settings.db_statement_timeout_seconds + CALL_MARGIN

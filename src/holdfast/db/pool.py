@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import psycopg
@@ -41,6 +42,14 @@ KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
+
+SESSION_NAME_BYTES = 63  # what the server keeps of an application_name
+WORKER_ID_CHARS = (
+    28  # the end of a worker's id, which is unique; a host's name may be longer than all the rest
+)
+
+# The worker whose handler opens connections in this task; None outside a run.
+current_worker: ContextVar[str | None] = ContextVar("current_worker", default=None)
 
 # What a server says that was reached and will not have us. libpq hands no code on, only words.
 _REFUSED_USER = (
@@ -119,11 +128,15 @@ async def connect(
     url: str,
     *,
     purpose: str,
+    worker: str | None = None,
     autocommit: bool = True,
     waits: Iterable[float] = RETRY_WAITS,
 ) -> connections.Connection:
-    """Open one pinned connection; transient failures are tried again after each of `waits`, in seconds."""
-    conninfo = _conninfo(settings, url, purpose)
+    """Open one pinned connection; transient failures are tried again after each of `waits`, in seconds.
+
+    `worker` is the id of the worker that it belongs to; by default the one whose handler is running.
+    """
+    conninfo = _conninfo(settings, url, purpose, worker or current_worker.get())
     left, logged = iter(waits), False
     while True:
         try:
@@ -162,12 +175,28 @@ def check_version(number: int) -> None:
         )
 
 
-def _conninfo(settings: Settings, url: str, purpose: str) -> str:
+def session_name(purpose: str, worker: str | None = None) -> str:
+    """The application_name of a session: what it is for, and the id of the worker that it belongs to.
+
+    >>> session_name("pool", "host-4711-x7k2pq")
+    'holdfast pool [host-4711-x7k2pq]'
+    """
+    mark = session_mark(worker) if worker else ""
+    name = f"holdfast {purpose}".encode("ascii", "replace").decode()  # the server would write it longer
+    return name[: SESSION_NAME_BYTES - len(mark)] + mark
+
+
+def session_mark(worker: str) -> str:
+    """How the names of all sessions of a worker end."""
+    return f" [{worker[-WORKER_ID_CHARS:]}]"
+
+
+def _conninfo(settings: Settings, url: str, purpose: str, worker: str | None = None) -> str:
     """The URL with our pins; what it says itself about timeouts and keepalives stands."""
     given = conninfo_to_dict(url)
     wait = max(2, math.ceil(settings.db_acquire_timeout_seconds))  # libpq counts whole seconds, from 2
     pins: dict[str, Any] = {"connect_timeout": wait, **KEEPALIVES, **given}
-    pins["application_name"] = f"holdfast {purpose}"
+    pins["application_name"] = session_name(purpose, worker)
     pins["client_encoding"] = "UTF8"
     if settings.database_pooler == "none":
         pins["options"] = " ".join([str(given.get("options", "")), *_options(settings)]).strip()

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import cached_property
 from typing import Any
 
 from psycopg import AsyncConnection, AsyncTransaction, Error, Rollback
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.sql import SQL, Composed, Literal
 
 from holdfast import tracing
 from holdfast.db import connection
 from holdfast.db.database import Database
+from holdfast.db.pool import current_worker, session_name
+from holdfast.db.settings import Settings
 from holdfast.engine import tenants
 from holdfast.engine.decide import decide
 from holdfast.engine.ledger import Ledger
@@ -23,6 +27,7 @@ from holdfast.engine.outcomes import Done
 from holdfast.engine.store import Store
 from holdfast.engine.values import Claimed, Move
 from holdfast.errors import ClaimLost, InvalidInput
+from holdfast.runtime import queries
 
 Log = logging.LoggerAdapter[logging.Logger]
 logger = logging.getLogger("holdfast.job")
@@ -125,6 +130,27 @@ class Context:
         self._finishing.afterwards.append(tell)
 
 
+def transaction_limits(settings: Settings, worker: str | None) -> Composed:
+    """The statement that opens a handler's transaction: whose it is, and its timeouts.
+
+    It may sit idle for as long as a silent worker counts as alive, which a live one renews; and it may wait
+    for a lock for half as long as a statement may take: a wait must not be taken for a slow statement.
+    """
+    return SQL(queries.HANDLER_LIMITS).format(
+        name=Literal(session_name("pool", worker)),
+        idle=Literal(_idle_limit(settings)),
+        lock=Literal(_milliseconds(settings.db_statement_timeout_seconds / 2)),
+    )
+
+
+def _idle_limit(settings: Settings) -> int:
+    return _milliseconds(min(settings.worker_timeout, settings.db_idle_in_transaction_seconds))
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000) or 1  # 0 would be no limit at all
+
+
 class Finishing:
     """The transaction of one run, opened when its handler first asks for it. Ended by the pump alone."""
 
@@ -149,6 +175,8 @@ class Finishing:
         self._places = places
         self._over = False
         self._transaction: AbstractAsyncContextManager[AsyncTransaction] | None = None
+        self._opened = 0.0  # when, on the monotonic clock
+        self._relaxed = False
 
     @cached_property
     def _stack(self) -> AsyncExitStack:
@@ -176,11 +204,35 @@ class Finishing:
                 conn = await self._stack.enter_async_context(self._database.connection())
                 transaction = conn.transaction()
                 await transaction.__aenter__()
-                self.conn, self._transaction = conn, transaction
+                self.conn, self._transaction, self._opened = conn, transaction, time.monotonic()
+                limits = transaction_limits(self._database.settings, current_worker.get())
+                await conn.execute(limits, prepare=False)
             if confined and not self._is_confined:
                 await tenants.confine(self.conn, self._ledger, self._claim.tenant)
                 self._is_confined = True
             return self.conn
+
+    async def keep_alive(self) -> None:
+        """Keep the server from ending a transaction that sits idle while its handler computes.
+
+        Its limit is short, for workers that have died. A transaction that has been open for as long as any
+        session may sit idle is given that limit instead: its handler may hang.
+        """
+        conn, settings = self.conn, self._database.settings
+        if conn is None or self._transaction is None or self._relaxed or conn.lock.locked():
+            return  # there is none, or it is in use
+        if conn.info.transaction_status is not TransactionStatus.INTRANS:
+            return
+        if conn.info.pipeline_status is not PipelineStatus.OFF:
+            return  # we would be told of errors that are the handler's
+        longest = settings.db_idle_in_transaction_seconds
+        with suppress(Error):  # the handler, or the end of the run, meets it as well
+            if time.monotonic() - self._opened < longest:
+                await conn.execute("")
+            else:
+                self._relaxed = True
+                limits = {"relaxed": str(_milliseconds(longest)), "limit": str(_idle_limit(settings))}
+                await conn.execute(queries.RELAX, limits)
 
     def leave(self) -> None:
         """The run ends in another transaction: what was written in this one would be lost."""

@@ -18,6 +18,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.db.database import Database
+from holdfast.db.pool import current_worker
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.decide import decide
 from holdfast.engine.intake import absorb
@@ -169,6 +170,7 @@ class Courier:
         wait = FIRST_WAIT
         while self.claiming:
             try:
+                current_worker.set(self.owner)  # of this connection, and of those that handlers open
                 async with await self.database.connect_service(f"worker {self.ledger.name}") as conn:
                     self._doors[way].ring()
                     while self.claiming:

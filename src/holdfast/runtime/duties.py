@@ -12,7 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from psycopg import AsyncConnection, DataError, InterfaceError, OperationalError, ProgrammingError
+from psycopg.errors import InsufficientPrivilege
 
+from holdfast.db.pool import session_mark
 from holdfast.engine.decide import decide_lost
 from holdfast.engine.store import Store
 from holdfast.engine.values import Move
@@ -81,8 +83,25 @@ async def reap(
         dead = await presence.bury(conn, leader, patience.timeout, now=now)  # and when each was last heard
         if dead:
             log.warning("workers gone: %s", ", ".join(dead))
+            await _terminate_sessions(conn, list(dead))
         given_back = await _give_back(conn, stores, dead, patience, leader, now)
     return _count(given_back, leader, tally)
+
+
+async def _terminate_sessions(conn: Connection, workers: Sequence[str]) -> None:
+    """End the sessions of removed workers: a machine that died without a word has left its locks there."""
+    params = {"marks": [session_mark(worker) for worker in workers]}
+    for pid, login, name in await (await conn.execute(queries.SESSIONS, params)).fetchall():
+        try:
+            async with conn.transaction():
+                await conn.execute(queries.TERMINATE, {"pid": pid})
+            log.warning("terminated session %d (%s) of a removed worker", pid, name)
+        except InsufficientPrivilege as error:
+            log.warning(
+                "session %d (%s) of a removed worker keeps its locks: %s; missing is"
+                " `grant pg_signal_backend to %s`, or membership in %s",
+                *(pid, name, error.diag.message_primary, conn.info.user, login),
+            )
 
 
 async def adopt(

@@ -18,6 +18,7 @@ from psycopg.errors import LockNotAvailable, UniqueViolation
 from psycopg.sql import SQL, Composed, Literal
 
 from holdfast.db.database import Database
+from holdfast.db.pool import current_worker
 from holdfast.db.settings import Settings
 from holdfast.engine.decide import decide
 from holdfast.engine.outcomes import Crashed, Fail
@@ -55,6 +56,7 @@ class Run:
 
     claim: Claimed
     context: Context
+    finishing: Finishing
     task: asyncio.Task[None]
 
 
@@ -146,10 +148,12 @@ class Pump:
         """Takes turns until it is told to stop claiming and everything has been written."""
         wait = FIRST_WAIT
         async with asyncio.TaskGroup() as self._group:
+            keeping = self._group.create_task(self._keep_transactions(self._group))
             try:
                 while self._has_a_reason():
                     try:
-                        async with await self.database.connect_service(f"worker {self.ledger.name}") as conn:
+                        purpose = f"worker {self.ledger.name}"
+                        async with await self.database.connect_service(purpose, worker=self.owner) as conn:
                             await self.be_impatient(conn)
                             self._look = True
                             self.doors.ring()
@@ -167,6 +171,15 @@ class Pump:
             except BaseException:
                 self._falls = True
                 raise
+            finally:
+                keeping.cancel()
+
+    async def _keep_transactions(self, group: asyncio.TaskGroup) -> None:
+        """Keep the transactions of handlers that compute for long: see `Finishing.keep_alive`."""
+        while True:
+            await asyncio.sleep(self.database.settings.worker_timeout / 3)
+            for run in self.running.values():
+                group.create_task(run.finishing.keep_alive())
 
     async def _back_off(self, wait: float) -> float:
         await asyncio.sleep(wait)
@@ -323,7 +336,8 @@ class Pump:
                 "%s: %d handlers did not end in time; their rows are given back", self.ledger.name, len(runs)
             )
         try:
-            async with await self.database.connect_service("release", within=RELEASE_SECONDS) as conn:
+            connecting = self.database.connect_service("release", worker=self.owner, within=RELEASE_SECONDS)
+            async with await connecting as conn:
                 await self.be_impatient(conn)
                 await self.write_alone(conn, ends)
         except LOSSES as error:
@@ -427,7 +441,7 @@ class Pump:
         finishing = Finishing(self.database, self.places.transactions, self.ledger, claim)
         context = Context(self.store, claim, self.database, finishing)
         task = self._group.create_task(self._run_once(claim, context, finishing))
-        self.running[claim.id] = Run(claim, context, task)
+        self.running[claim.id] = Run(claim, context, finishing, task)
 
     def _drop(self, run: Run, *, cancel: bool = True) -> None:
         """Stops a handler whose row is not ours any more; its outcome is not wanted."""
@@ -442,6 +456,7 @@ class Pump:
 
     async def _run_once(self, claim: Claimed, context: Context, finishing: Finishing) -> None:
         """A run; whatever else than its cancellation comes out of it ends the worker."""
+        current_worker.set(self.owner)  # of this task and those that the handler starts
         try:
             await self._run(claim, context, finishing)
         except asyncio.CancelledError:

@@ -81,6 +81,19 @@ where w.last_heartbeat < clock.horizon and w.id <> %(id)s
 returning w.id, to_char(w.last_heartbeat, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
 """
 
+# The sessions of removed workers, by how their names end. Every login may see these columns.
+SESSIONS: LiteralString = """
+select a.pid, a.usename::text as login, a.application_name as name
+from pg_stat_activity as a
+join unnest(%(marks)s::text[]) as m (mark) on right(a.application_name, length(m.mark)) = m.mark
+where a.datname = current_database() and a.pid <> pg_backend_pid()
+    and starts_with(a.application_name, 'holdfast ')
+order by a.pid
+"""
+
+# Without a wait for its end, which is asked for every 100 ms only.
+TERMINATE: LiteralString = "select pg_terminate_backend(%(pid)s)"
+
 ALIVE: LiteralString = "select id from workers"
 
 # A leader that is frozen in the middle of a duty must not keep its locks from the next one.
@@ -94,6 +107,22 @@ select w.id, w.hostname, w.started_at at time zone 'UTC' as started, w.version, 
     extract(epoch from clock.now - w.last_heartbeat)::float8 as silent
 from workers as w, (select clock_timestamp() at time zone 'UTC' as now) as clock
 order by w.started_at, w.id
+"""
+
+# The transaction of a handler: whose it is, how long it may sit idle, and how long it waits for a lock. SET
+# and not set_config(): the handler may still choose its isolation level, which has to come before any query.
+HANDLER_LIMITS: LiteralString = """
+set local application_name = {name};
+set local idle_in_transaction_session_timeout = {idle};
+set local lock_timeout = {lock}
+"""
+
+# Gives an old transaction the limit of other sessions, unless its handler has set one of its own.
+RELAX: LiteralString = """
+select set_config('idle_in_transaction_session_timeout', %(relaxed)s, true)
+where exists (
+    select from pg_settings where name = 'idle_in_transaction_session_timeout' and setting = %(limit)s
+)
 """
 
 # How long a worker's turn waits for a row that somebody else has locked, before it goes on without it.

@@ -16,7 +16,7 @@ from holdfast.engine.intake import absorb
 from holdfast.engine.outcomes import Crashed, Ending, Snooze
 from holdfast.engine.reading import MESSAGE_LENGTH
 from holdfast.engine.store import Connection
-from holdfast.engine.values import Claimed, Move
+from holdfast.engine.values import Claimed, Fault, Move
 from holdfast.errors import ClaimLost, DatabaseAuthError, DatabaseUnavailable, HoldfastError, NotFound
 from holdfast.runtime.context import Context, Finishing
 from holdfast.runtime.execute import Places, execute
@@ -47,6 +47,9 @@ OWN = ("54", "55000")
 # that says so, as the code is shared with what a trigger may raise).
 SESSION = ("26", "42P05")
 STALE_PLAN = "RevalidateCachedQuery"
+# What a run meets that another transaction stood in the way of, by SQLSTATE. It costs the row no attempt.
+CONFLICTS = ("40001", "40P01", "55P03")
+CONFLICT_CODES = frozenset(psycopg.errors.lookup(state).__name__ for state in CONFLICTS)
 FIRST_PAUSE, LAST_PAUSE = 1.0, 5.0  # seconds before a row is given back whose transaction has failed
 NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
 
@@ -94,6 +97,8 @@ class Runner:
                 return None
             if context.finished and not isinstance(ending, Crashed):
                 ending = Crashed(code="COMMIT_FAILED", message="the handler's transaction did not commit")
+            if isinstance(ending, Crashed) and ending.code in CONFLICT_CODES and self._releases:
+                return await self._release(claim, finishing, ending.message)
             move = self._decide(handler, claim, self._advised(ending, finishing))
             if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
                 return await self._finish_in_transaction(handler, finishing, move)
@@ -104,6 +109,17 @@ class Runner:
             if not await self._ended_itself(context):
                 await self._tell_loss(claim, lost)
             return None
+
+    @property
+    def _releases(self) -> bool:
+        return bool(self.ledger.lifecycle.of("release"))
+
+    async def _release(self, claim: Claimed, finishing: Finishing, reason: str) -> Move:
+        """Give a row back, after a pause, that could not be run for a reason that lies outside of it."""
+        reason = absorb(reason, MESSAGE_LENGTH)
+        log.warning("%s %s: released without counting the attempt: %s", self.ledger.name, claim.id, reason)
+        await self._wait(finishing)
+        return Move(verb="release", claim=claim, fault=Fault(code="CONFLICT", message=reason))
 
     def crashed(self, claim: Claimed, error: BaseException) -> Move:
         """What is written about a run that ended by this."""
@@ -174,8 +190,9 @@ class Runner:
         except ClaimLost:
             raise
         except (psycopg.Error, HoldfastError) as error:
-            lifecycle = self.ledger.lifecycle
-            if passes(error) and lifecycle.of("release") and not lifecycle.of("retry"):
+            if isinstance(error, psycopg.Error) and error.sqlstate in CONFLICTS and self._releases:
+                return await self._release(move.claim, finishing, f"{type(error).__name__}: {error}")
+            if passes(error) and self._releases and not self.ledger.lifecycle.of("retry"):
                 # It is no fault of the row, which has one run: given back, unless it was written after all.
                 log.warning("%s %s: the finish is unheard (%s)", self.ledger.name, move.claim.id, error)
                 await self._wait(finishing)

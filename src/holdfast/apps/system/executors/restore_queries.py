@@ -216,7 +216,7 @@ select count(*) filter (where not at_rest),
 from pg_stat_activity,
     lateral (select coalesce(state = 'idle' and state_change
         <= clock_timestamp() - make_interval(secs => %(idle)s), false) as at_rest) as told
-where datname = current_database() and application_name = 'holdfast pool'
+where datname = current_database() and starts_with(application_name, 'holdfast pool')
     and backend_start < %(since)s and pg_has_role(usesysid, 'MEMBER')
 """
 CLOCK: LiteralString = "select clock_timestamp()"
