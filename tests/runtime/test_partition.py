@@ -23,7 +23,6 @@ from runtime.support import (
     until,
     until_task,
     until_true,
-    worker_of,
     working,
 )
 
@@ -156,7 +155,10 @@ async def test_a_worker_with_a_silent_database_stops_in_time(
     await one(conn, INSERT, "sleeps after its effect")
     await until(conn, "select true from runs where event = 'written'")
     idle = start(url=proxy.url, shutdown_timeout=2, worker_timeout=600)
-    await worker_of(conn, idle)
+    serving = (
+        "select count(*) = 2 from pg_stat_activity where application_name like 'holdfast worker tasks%%'"
+    )
+    await until(conn, serving + " and datname = current_database()")
     proxy.open.clear()
     began = time.monotonic()
     for process in (busy, idle):

@@ -4,12 +4,14 @@
 (`alembic.ini`) comes without one: it uses the database of the settings, or with --sql none at all.
 """
 
+from typing import Any
+
 from alembic import context
 
 from holdfast.db import migrate
 
 
-def run(**options: object) -> None:
+def run(**options: Any) -> None:
     context.configure(version_table=migrate.VERSION_TABLE, **options)
     context.run_migrations()
 
