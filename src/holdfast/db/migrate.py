@@ -5,17 +5,17 @@ start together wait for one another, also behind a transaction pooler. It sees e
 given or the first of the connection's search_path. The version is in a table of our own, beside the
 `alembic_version` that the user's own migrations may have.
 
-`python -m holdfast.db.migrate` writes the compiled SQL: one file per migration in `supabase/migrations/`, and
-the first one as `migrations/001_initial_schema.sql`, as which the schema of `tasks` and `workers` is known.
+`python -m holdfast.db.migrate FOLDER` writes the compiled SQL, one file per migration.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -36,9 +36,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.schema import RETAIN_SCHEMA
 
-from holdfast.db import embedded
 from holdfast.db.pool import explain
-from holdfast.db.settings import load
 from holdfast.errors import DatabaseUnavailable, InvalidInput, MigrationError
 
 VERSION_TABLE = "holdfast_version"
@@ -115,28 +113,10 @@ $holdfast$;
 
 def upgrade(url: str, revision: str = "head", schema: str | None = None) -> None:
     """Bring the database up to `revision`, making `schema` if it is not there; nothing to do is no error."""
-    with _locked(url, schema) as connection:
-        _run(connection, command.upgrade, revision)
-
-
-@contextmanager
-def configured_connection() -> Generator[Connection]:
-    """The transaction of one command of Alembic's own, in the database of the settings."""
-    settings = load()
-    with ExitStack() as stack:
-        url = settings.database_direct_url or settings.database_url
-        if url is None:
-            url = stack.enter_context(embedded.acquire(settings.home)).url
-        yield stack.enter_context(_locked(url, settings.schema))
-
-
-@contextmanager
-def _locked(url: str, schema: str | None) -> Generator[Connection]:
-    """One transaction that may change `schema`, and makes it if it is not there."""
     with _transaction(url, schema) as connection:
         connection.execute(text(_LOCK))
         _enter_schema(connection, schema)
-        yield connection
+        _run(connection, command.upgrade, revision)
 
 
 def downgrade(url: str, revision: str, schema: str | None = None) -> None:
@@ -293,7 +273,7 @@ def _run(connection: Connection, verb: Callable[[Config, str], None], revision: 
             reason=f"the database is at revision {at}, which this version of Holdfast does not know"
         )
     config = _config()
-    config.attributes.update(connection=connection)
+    config.attributes.update(connection=connection, version_table=VERSION_TABLE)
     try:
         with _ALEMBIC:
             verb(config, revision)
@@ -404,6 +384,4 @@ def _tell(change: Any) -> str:
 
 
 if __name__ == "__main__":
-    write(Path("supabase/migrations"))
-    Path("migrations").mkdir(exist_ok=True)
-    Path("migrations/001_initial_schema.sql").write_text(sql("0001"))
+    write(Path(sys.argv[1]))
