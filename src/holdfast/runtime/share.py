@@ -11,7 +11,7 @@ from holdfast.engine.values import Json
 from holdfast.runtime.handlers import Handlers
 
 
-def unheard(_: int | None) -> None:
+def unheard(_: int | Exception) -> None:
     """Nobody wants to know."""
 
 
@@ -20,13 +20,13 @@ class Pace:
     """How a ledger is worked on, where its app says so; None is as for all.
 
     `poll` is seconds between two looks. `batch`: after so many rows of an outbox in a row, its worker rests
-    for that time. `heard` is told how many rows were claimed, after each turn, or None when it failed.
+    for that time. `heard` is told how many rows were claimed, after each turn, or why it failed.
     """
 
     concurrency: int | None = None
     poll: float | None = None
     batch: int | None = None
-    heard: Callable[[int | None], None] = unheard
+    heard: Callable[[int | Exception], None] = unheard
 
 
 @dataclass(frozen=True, kw_only=True)
