@@ -62,8 +62,8 @@ imports: $(STAMP)-check
 fix: $(STAMP)-check ## Repair what a tool can
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
 
-sql: $(STAMP)-run ## Compile the migrations to supabase/migrations/
-	$(BIN)/python -m holdfast.db.migrate supabase/migrations
+sql: $(STAMP)-run ## Compile the migrations to supabase/migrations/ and migrations/
+	$(BIN)/python -m holdfast.db.migrate supabase/migrations migrations/001_initial_schema.sql
 
 bench: $(STAMP)-bench ## Measure against hand-written SQL, as ratios in one run
 	$(BIN)/python -m benchmarks.run $(ARGS)

@@ -179,8 +179,56 @@ def test_the_compiled_files_are_current(tmp_path: Path) -> None:
     migrate.write(tmp_path)
     written = {file.name: file.read_text() for file in tmp_path.iterdir()}
     committed = {file.name: file.read_text() for file in (ROOT / "supabase/migrations").iterdir()}
-    assert committed == written, "run `python -m holdfast.db.migrate supabase/migrations`"
+    assert committed == written, "run `make sql`"
+    assert (ROOT / "migrations/001_initial_schema.sql").read_text() == migrate.sql("0001"), "run `make sql`"
     assert migrate.sql() == "\n".join(written[name] for name in sorted(written))
+
+
+def test_psql_runs_the_initial_schema_twice_and_an_upgrade_continues_from_it(empty_database_url: str) -> None:
+    file = ROOT / "migrations/001_initial_schema.sql"
+    assert psql(empty_database_url, file) == ""
+    assert psql(empty_database_url, file, READ_ONLY) == ""
+    assert migrate.current(empty_database_url) == "0001"
+    migrate.upgrade(empty_database_url)
+    assert migrate.check(empty_database_url, metadata) == []
+    assert psql(empty_database_url, file, READ_ONLY) == ""
+
+
+def alembic(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command `alembic` at the root of the project."""
+    return subprocess.run(
+        [sys.executable, "-m", "alembic", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_command_alembic_migrates_the_database_of_our_settings_or_prints_sql_for_psql(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    here = {"HOLDFAST_DATABASE_URL": empty_database_url}
+    done = alembic("upgrade", "head", **here)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert migrate.current(empty_database_url) == migrate.head()
+    by_alembic = dump(empty_database_url)
+    assert "0001 -> " in alembic("history").stdout
+    assert alembic("downgrade", "base", **here).returncode == 0
+    run(empty_database_url, "drop table holdfast_version")
+    printed = alembic("upgrade", "head", "--sql")
+    assert printed.returncode == 0, printed.stderr
+    file = tmp_path / "all.sql"
+    file.write_text(printed.stdout)
+    assert psql(empty_database_url, file) == ""
+    assert dump(empty_database_url) == by_alembic
+    assert not migrate.pending(empty_database_url)
+    wrong = alembic("upgrade", "head", HOLDFAST_DATABASE_URL="mysql://x")
+    assert wrong.returncode != 0
+    assert "HOLDFAST_DATABASE_URL must be a URL like" in wrong.stdout + wrong.stderr
+    assert "Traceback" not in wrong.stderr
 
 
 def test_offline_sql_has_no_placeholder_left_and_names_no_schema() -> None:

@@ -84,6 +84,7 @@ def test_the_database_has_three_spellings(name: str):
 
 def test_the_profile_has_two_spellings():
     assert load({"POBLYSH_PROFILE": "prod"}, dotenv=None).profile == "prod"
+    assert load({"WORKER_TIMEOUT": "45s"}, dotenv=None).worker_timeout == 45
 
 
 def test_of_two_spellings_ours_wins_and_a_difference_is_a_warning_without_values():

@@ -553,28 +553,35 @@ async def test_each_bad_input_fails_its_session_writes_nothing_else_and_the_next
         assert (await here.session(good))["state"] == "done"
 
 
+@pytest.mark.parametrize(
+    ("module", "function", "failed"), [("observe", "notices", "diff"), ("process", "canonical", "layout")]
+)
 async def test_a_mistake_of_ours_fails_the_session_alone_and_is_told(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    module: str,
+    function: str,
+    failed: str,
 ) -> None:
-    """S-53, S-18: with its stage, and its trace in the log only."""
-    from holdfast.apps.schedules import observe
+    """S-53, S-18: with the stage that failed, and its trace in the log only."""
 
     def broken(*_: Any, **__: Any) -> None:
         raise ArithmeticError("two and two")
 
     async with stage(settings) as here:
-        monkeypatch.setattr(observe, "notices", broken)
+        monkeypatch.setattr(f"holdfast.apps.schedules.{module}.{function}", broken)
         (session,) = await here.observe(day(entry()))
         assert (await here.session(session))["error"] == "internal_error: ArithmeticError: two and two"
         assert await here.versions() == []
     (told,) = [record for record in caplog.records if getattr(record, "event", "") == "session.failed"]
-    assert (vars(told)["error.stage"], vars(told)["error.type"]) == ("diff", "internal_error")
+    assert (vars(told)["error.stage"], vars(told)["error.type"]) == (failed, "internal_error")
 
 
 async def test_a_session_that_is_read_for_too_long_fails(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S-53: the stage is the lifecycle's."""
+    """S-53: the stage is the one at which it was."""
     from holdfast.apps.schedules import process
 
     monkeypatch.setattr(process, "LONGEST_RUN", 0.05)
@@ -583,7 +590,7 @@ async def test_a_session_that_is_read_for_too_long_fails(
         await here.work()
         assert str((await here.session(session))["error"]).startswith("timed_out: ")
     (told,) = [record for record in caplog.records if getattr(record, "event", "") == "session.failed"]
-    assert vars(told)["error.stage"] == "lifecycle"
+    assert vars(told)["error.stage"] == "ocr"
 
 
 async def test_a_number_that_another_service_takes_at_the_same_time_is_not_ours(

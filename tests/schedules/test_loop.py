@@ -115,6 +115,9 @@ async def test_the_loop_goes_on_when_the_database_was_away(
             await until_true(lambda: "iteration.end" in process.events())
             await cut(conn, "worker capture_session")
             await until_true(lambda: "iteration.error" in process.events())
+            (failed, *_) = [line for line in process.said() if line.get("event") == "iteration.error"]
+            assert failed["error.stage"] == "db"
+            assert "connection" in failed["error.message"]
             session = await here.capture()
             await until(
                 conn,

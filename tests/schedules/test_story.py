@@ -32,5 +32,6 @@ async def test_of_idle_iterations_the_first_and_each_twelfth_is_told(
         assert caplog.messages[-1] == "iteration.end iteration=4 sessions=2"
         told.heard(0)
         assert caplog.messages[-1] == "iteration.end iteration=5 sessions=0"
-        told.heard(None)
-        assert caplog.messages[-1] == "iteration.error iteration=5"
+        told.heard(OSError("connection\nlost"))
+        reason = "error.type=OSError error.message=connection lost error.stage=db"
+        assert caplog.messages[-1] == f"iteration.error iteration=5 {reason}"

@@ -5,7 +5,8 @@ start together wait for one another, also behind a transaction pooler. It sees e
 given or the first of the connection's search_path. The version is in a table of our own, beside the
 `alembic_version` that the user's own migrations may have.
 
-`python -m holdfast.db.migrate FOLDER` writes the compiled SQL, one file per migration.
+`python -m holdfast.db.migrate FOLDER [FILE]` writes the compiled SQL, one file per migration, and the first
+migration also to FILE.
 """
 
 from __future__ import annotations
@@ -113,10 +114,17 @@ $holdfast$;
 
 def upgrade(url: str, revision: str = "head", schema: str | None = None) -> None:
     """Bring the database up to `revision`, making `schema` if it is not there; nothing to do is no error."""
+    with locked(url, schema) as connection:
+        _run(connection, command.upgrade, revision)
+
+
+@contextmanager
+def locked(url: str, schema: str | None) -> Generator[Connection]:
+    """Open a transaction that may migrate: under the lock, in the schema, which is made if it is missing."""
     with _transaction(url, schema) as connection:
         connection.execute(text(_LOCK))
         _enter_schema(connection, schema)
-        _run(connection, command.upgrade, revision)
+        yield connection
 
 
 def downgrade(url: str, revision: str, schema: str | None = None) -> None:
@@ -273,7 +281,7 @@ def _run(connection: Connection, verb: Callable[[Config, str], None], revision: 
             reason=f"the database is at revision {at}, which this version of Holdfast does not know"
         )
     config = _config()
-    config.attributes.update(connection=connection, version_table=VERSION_TABLE)
+    config.attributes["connection"] = connection
     try:
         with _ALEMBIC:
             verb(config, revision)
@@ -385,3 +393,5 @@ def _tell(change: Any) -> str:
 
 if __name__ == "__main__":
     write(Path(sys.argv[1]))
+    for name in sys.argv[2:]:
+        Path(name).write_text(sql("0001"))

@@ -180,12 +180,12 @@ class Courier:
                         await self._rest(way, told)
             except LOSSES as error:
                 log.warning("%s: the database is away (%s); trying again", self.ledger.name, error)
-                self.heard(None)
+                self.heard(error)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LAST_WAIT)
             except psycopg.Error as error:  # the other ledgers go on, and this one may be mended
                 log.error("%s: refused (%s); trying again", self.ledger.name, error)
-                self.heard(None)
+                self.heard(error)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LAST_WAIT)
 

@@ -162,11 +162,11 @@ class Pump:
                             await self._turns(conn)
                     except LOSSES as error:
                         log.warning("%s: the database is away (%s); trying again", self.ledger.name, error)
-                        self.heard(None)
+                        self.heard(error)
                         wait = await self._back_off(wait)
                     except psycopg.Error as error:  # the other ledgers go on, and this one may be mended
                         log.error("%s: refused (%s); trying again", self.ledger.name, error)
-                        self.heard(None)
+                        self.heard(error)
                         wait = await self._back_off(wait)
             except BaseException:
                 self._falls = True

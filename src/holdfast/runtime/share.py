@@ -18,7 +18,7 @@ LEFT_KINDS_EVERY_SECONDS = 60.0
 MAX_LOGGED_KINDS = 100  # of one ledger, in the life of a worker
 
 
-def unheard(_: int | None) -> None:
+def unheard(_: int | Exception) -> None:
     """Nobody wants to know."""
 
 
@@ -27,13 +27,13 @@ class Pace:
     """How a ledger is worked on, where its app says so; None is as for all.
 
     `poll` is seconds between two looks. `batch`: after so many rows of an outbox in a row, its worker rests
-    for that time. `heard` is told how many rows were claimed, after each turn, or None when it failed.
+    for that time. `heard` is told how many rows were claimed, after each turn, or why it failed.
     """
 
     concurrency: int | None = None
     poll: float | None = None
     batch: int | None = None
-    heard: Callable[[int | None], None] = unheard
+    heard: Callable[[int | Exception], None] = unheard
 
 
 @dataclass(frozen=True, kw_only=True)

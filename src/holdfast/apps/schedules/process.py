@@ -47,11 +47,19 @@ class Pipeline:
     facts: Facts
 
 
+@dataclass
+class Progress:
+    """At which stage a run is."""
+
+    stage: Stage = "db"
+
+
 async def process(pipeline: Pipeline, database: Database, ctx: Context) -> Outcome:
     """The handler of a capture session."""
+    progress = Progress()
     try:
         async with asyncio.timeout(LONGEST_RUN):
-            return await _process(pipeline, database, ctx)
+            return await _process(pipeline, database, ctx, progress)
     except Refusal as refusal:
         return _fail(refusal)
     except (psycopg.Error, DatabaseUnavailable) as error:
@@ -61,19 +69,24 @@ async def process(pipeline: Pipeline, database: Database, ctx: Context) -> Outco
         return Snooze(seconds=0)
     except TimeoutError:
         told = f"it was read for longer than {LONGEST_RUN:g} s"
-        return _fail(Refusal("timed_out", told, "lifecycle"))
+        stage: Stage = "db" if progress.stage == "diff" else progress.stage  # a diff waits for locks only
+        return _fail(Refusal("timed_out", told, stage))
     except ClaimLost:
         raise
     except Exception as error:  # a mistake of ours: told like any other failure, and the others go on
-        return _fail(_wrapped("internal_error", error, "diff"))
+        return _fail(_wrapped("internal_error", error, progress.stage))
 
 
-async def _process(pipeline: Pipeline, database: Database, ctx: Context) -> Outcome:
+async def _process(pipeline: Pipeline, database: Database, ctx: Context, progress: Progress) -> Outcome:
     """Reads, and writes what was read."""
     session, images, attempt = await _load(database, ctx)
     tell("session.finalized", session=session.id, user=session.user_id, attempt=attempt)
     tell("session.images_loaded", session=session.id, user=session.user_id, images=len(images))
-    payload = canonical(await _extract(pipeline.extractor, session, images))
+    progress.stage = "ocr"
+    extracted = await _extract(pipeline.extractor, session, images)
+    progress.stage = "layout"
+    payload = canonical(extracted)
+    progress.stage = "diff"
     conn = await ctx.transaction(confined=False)
     seen = await observe(
         conn, pipeline.outbox, pipeline.settings, session, images, payload, owner=ctx.job.owner

@@ -48,10 +48,17 @@ class Iterations:
         self._open = False
         self._sessions = self._running = self._idle = 0
 
-    def heard(self, claimed: int | None) -> None:
-        """A look for sessions is over: so many were found, or None when it failed."""
-        if claimed is None:
-            tell("iteration.error", level=logging.WARNING, iteration=self.number)
+    def heard(self, claimed: int | Exception) -> None:
+        """A poll for sessions is over: so many were found, or this is why it failed."""
+        if isinstance(claimed, Exception):
+            tell(
+                "iteration.error",
+                level=logging.WARNING,
+                iteration=self.number,
+                error__type=type(claimed).__name__,
+                error__message=" ".join(str(claimed).split()),
+                error__stage="db",
+            )
             return
         if claimed:
             self._begin()
