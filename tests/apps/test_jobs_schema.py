@@ -229,6 +229,8 @@ def test_the_indexes_are_the_seeds_the_lane_and_the_held_rows(db: Database) -> N
         "idx_job__created_at": f"CREATE INDEX idx_job__created_at {on} (created_at)",
         "idx_job__claimable": f"CREATE INDEX idx_job__claimable {on} (queue, priority DESC, run_at)"
         f" WHERE ({waiting})",
+        "idx_job__claimable_by_type": f"CREATE INDEX idx_job__claimable_by_type {on}"
+        f" (queue, type, priority DESC, run_at) WHERE ({waiting})",
         "idx_job__held": f"CREATE INDEX idx_job__held {on} (worker_id)"
         " WHERE (status = 'running'::job_status)",
     }

@@ -180,6 +180,10 @@ def test_tasks_has_the_indexes_of_the_seed_a_second_lane_and_the_held_rows(db: D
         f" WHERE (({pending}) AND (next_retry_at IS NULL))",
         "idx_tasks_due_retry": f"CREATE INDEX idx_tasks_due_retry {on} (priority DESC, next_retry_at)"
         f" WHERE (({pending}) AND (next_retry_at IS NOT NULL))",
+        "idx_tasks_claimable_by_type": f"CREATE INDEX idx_tasks_claimable_by_type {on}"
+        f" (type, priority DESC, created_at) WHERE (({pending}) AND (next_retry_at IS NULL))",
+        "idx_tasks_due_retry_by_type": f"CREATE INDEX idx_tasks_due_retry_by_type {on}"
+        f" (type, priority DESC, next_retry_at) WHERE (({pending}) AND (next_retry_at IS NOT NULL))",
         "idx_tasks_status": f"CREATE INDEX idx_tasks_status {on} (status)",
         "idx_tasks_created_at": f"CREATE INDEX idx_tasks_created_at {on} (created_at)",
         "idx_tasks_type_status": f"CREATE INDEX idx_tasks_type_status {on} (type, status)",

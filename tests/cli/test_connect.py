@@ -248,7 +248,8 @@ def test_connections_are_listed_by_tenant_provider_and_status(holdfast: Run, ten
         "RUN",
         "ACCOUNT",
     ]
-    assert lines[1].split() == [link, "github", "active", "0", "octocat"]
+    shown = lines[1].split()
+    assert (shown[:4], shown[-1]) == ([link, "github", "active", "0"], "octocat")
     first = holdfast("connect", "list", "--limit", "1")
     cursor = first.err.split("--cursor ")[1].strip()
     assert ids("--cursor", cursor) == [second]
@@ -271,9 +272,9 @@ def test_another_tenants_connection_is_not_found(holdfast: Run, link: str) -> No
 
 
 def test_a_sync_is_asked_for_once(holdfast: Run, link: str, query: Query) -> None:
-    """C-70: while one waits, it is the answer."""
+    """C-70: while one waits, as the first one of a new connection does, it is the answer."""
     done = holdfast("connect", "sync", link)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, "already" in done.err) == (0, True)
     again = holdfast("connect", "sync", link)
     assert (again.out, "already" in again.err) == (done.out, True)
     told = holdfast("connect", "sync", link, "--full", "--json").data
@@ -373,7 +374,7 @@ def test_the_inbox_is_listed_and_replayed(holdfast: Run, tenant: str, link: str,
     assert states()["one"] == "pending"
     again = holdfast("connect", "replay", "github", "--before", "2099-01-01T00:00:00Z")
     assert (again.out, again.err) == ("2 to be processed once more\n", "1 still fit no connection\n")
-    assert query("select job_type, status from sync_jobs") == [("webhook", "queued")]
+    assert query("select status from sync_jobs where job_type = 'webhook'") == [("queued",)]
     assert holdfast("connect", "replay", "github").code == 2
     assert holdfast("connect", "replay", "github", "--delivery", "gone").code == 4
     told = holdfast("connect", "replay", "github", "--delivery", "one", "--json").data

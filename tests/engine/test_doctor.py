@@ -64,7 +64,7 @@ async def test_the_indexes_are_found_on_a_full_and_analysed_table_too(conn: Conn
 async def test_the_index_of_a_lane_is_found_although_an_emptied_table_is_searched_by_another(
     conn: Connection,
 ) -> None:
-    await Store(TASKS).copy(conn, [Item(kind="a") for _ in range(3000)])
+    await Store(TASKS).copy(conn, [Item(kind="a") for _ in range(30000)])
     await conn.execute("delete from tasks")
     await conn.execute("create index general on tasks (priority desc, created_at)")
     await conn.execute("analyze tasks")
