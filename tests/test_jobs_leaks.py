@@ -313,7 +313,7 @@ ATTACKS: dict[str, Attack] = {
         nobody=None,
     ),
     "due_kinds": Attack(
-        do=lambda world, conn: world.store.due_kinds(conn, now=LATE), answer=["demo"], nobody=[]
+        do=lambda world, conn: world.store.due_kinds(conn, now=datetime(2030, 6, 1, tzinfo=UTC)), answer=[]
     ),
     "ahead": Attack(
         do=lambda world, conn: world.store.ahead(conn, world.theirs["queued"], kinds=["demo"], now=LATE),

@@ -135,7 +135,7 @@ def test_a_claim_of_sessions_reads_each_lane_by_its_index(here: Full, of: Ledger
         assert not walked(plan)
         # In the order of each user, stale sessions are passed over whose user has an older one.
         passed_over = 300 if of is SESSIONS["in the order of each user"] else 0
-        assert buffers(plan) < 60 + 60 * limit + passed_over, told(plan)
+        assert buffers(plan) < 120 + 60 * limit + passed_over, told(plan)
 
 
 def test_a_claim_of_messages_reads_those_that_wait(here: Full) -> None:
