@@ -50,7 +50,7 @@ def shop_roles(conn: psycopg.Connection[Any]) -> Iterator[None]:
             yield
         finally:
             for role in ("shop_worker", "shop_server"):
-                if conn.execute("select from pg_roles where rolname = %s", [role]).fetchone():
+                if conn.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone():
                     conn.execute(SQL("drop owned by {0}; drop role {0}").format(Identifier(role)))
 
 

@@ -123,6 +123,7 @@ class Terminal:
             (tools / name).chmod(0o755)
         (folder / ".venv").mkdir()
         (folder / ".venv" / "bin").symlink_to(tools)
+        (folder / "migrations").symlink_to(ROOT / "migrations")  # as in a checkout
         self.started = folder / "started"
         self.started.touch()
         with socket.create_server(("127.0.0.1", 0)) as free:
