@@ -21,6 +21,7 @@ from holdfast.engine.store import Store
 from holdfast.errors import ClaimLost, InvalidInput
 from holdfast.runtime import courier, pauses
 from holdfast.runtime.context import SyncContext
+from holdfast.runtime.duties import Patience, reap
 from holdfast.runtime.explain import explain
 from holdfast.runtime.overview import overview
 from holdfast.runtime.share import Pace, Share
@@ -773,6 +774,35 @@ async def test_a_worker_that_was_given_up_keeps_what_it_has_locked(
         post.door.set()
         await until(conn, SENT, 1)
     assert post.told == ["a"]
+
+
+async def test_a_worker_that_comes_back_keeps_the_sessions_of_its_former_id(
+    settings: Settings, conn: Connection, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No leader removes that id, which would free a row while it is being told."""
+    await conn.execute(TABLE)
+    async with Holdfast(
+        replace(settings, worker_timeout=2.0, heartbeat_interval=0.4), ledgers=[CARDS]
+    ) as app:
+        post = Post()
+        app.handler("cards", ledger="cards")(post.tell)
+        post.door.clear()
+        await add(conn, "a")
+        async with working(app, ledgers=["cards"], concurrency=1) as worker:
+            await post.begun.wait()
+            old, other = worker.id, await connect()
+            async with other.transaction():
+                await other.execute("lock table workers in access exclusive mode")
+                await until_true(lambda: worker.id != old)
+            await until(conn, "select true from workers where id = %s", worker.id)
+            assert await one(conn, "select count(*) from workers") == 1
+            await reap(conn, [STORE], "leader", Patience(timeout=1.0, nameless=60.0))
+            post.door.set()
+            await until(conn, SENT, 1)
+            mark = f"holdfast worker cards [{worker.id}]"
+            await until(conn, "select true from pg_stat_activity where application_name = %s", mark)
+    assert post.told == ["a"]
+    assert "terminated session" not in caplog.text
 
 
 async def test_a_table_that_is_refused_is_looked_at_again(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Item, Settings, Snooze
@@ -253,6 +254,71 @@ async def test_a_deadlock_of_two_handlers_costs_neither_an_attempt(
     assert f"{RELEASED}: DeadlockDetected" in caplog.text
 
 
+async def test_rows_in_conflict_hold_no_slot_and_count_after_a_while(
+    settings: Settings, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other rows run meanwhile, and a row whose every run meets a conflict ends like any bad one."""
+    monkeypatch.setattr(runner, "FIRST_PAUSE", 60.0)
+    runs: Counter[str] = Counter()
+    async with Holdfast(settings) as app:
+
+        @app.handler("conflicts", ledger="job")
+        async def conflicts() -> None:
+            runs["conflicts"] += 1
+            raise psycopg.errors.LockNotAvailable
+
+        @app.handler("plain", ledger="job")
+        async def plain() -> None: ...
+
+        await app.enqueue("job", "conflicts", tenant=UUID(int=1), limit=0, priority=9)
+        await app.enqueue("job", "plain", tenant=UUID(int=1))
+        async with working(app, ledgers=["job"], concurrency=1):
+            await until(conn, "select true from job where type = 'plain' and status = 'succeeded'")
+        assert await one(conn, "select attempt = 0 and run_at > now() from job where status = 'queued'")
+        monkeypatch.setattr(runner, "FIRST_PAUSE", 0.0)
+        monkeypatch.setattr(runner, "MAX_CONFLICTS", 2)
+        await conn.execute("update job set run_at = now() where type = 'conflicts'")
+        async with working(app, ledgers=["job"], concurrency=1):
+            await until(conn, "select true from job where status = 'dead_letter'")
+    assert runs["conflicts"] == 1 + 3
+    assert await one(conn, "select last_error_code from job where type = 'conflicts'") == "LockNotAvailable"
+
+
+async def test_an_error_of_another_library_is_no_conflict_by_its_name(
+    settings: Settings, conn: Connection
+) -> None:
+    class LockNotAvailable(Exception):
+        pass
+
+    async with Holdfast(settings) as app:
+
+        @app.handler("named", ledger="job")
+        async def named() -> None:
+            raise LockNotAvailable
+
+        await app.enqueue("job", "named", tenant=UUID(int=1), limit=0)
+        await drain(app, ledgers=["job"])
+    assert await column(conn, "select status::text from job") == ["dead_letter"]
+
+
+@pytest.mark.parametrize(("timeout", "lock"), [(5, "2500ms"), (None, "15s")])
+async def test_a_run_waits_for_a_lock_for_half_of_its_own_time_at_most(
+    settings: Settings, conn: Connection, timeout: float | None, lock: str
+) -> None:
+    """Else the run would time out first, which counts."""
+    limits = list[str]()
+    async with Holdfast(settings) as app:
+
+        @app.handler("asks", ledger="job", timeout=timeout)
+        async def asks(ctx: Context) -> None:
+            own = await ctx.transaction(confined=False)
+            limits.append(await one(own, "show lock_timeout"))
+
+        await app.enqueue("job", "asks", tenant=UUID(int=1))
+        await drain(app, ledgers=["job"])
+    assert limits == [lock]
+
+
 # -- transactions that sit idle ----------------------------------------------------------------------
 
 IDLE = """
@@ -282,7 +348,7 @@ async def test_a_live_worker_keeps_a_transaction_whose_handler_computes_for_long
             await until(conn, IDLE, f"holdfast pool [{worker.id}]", "7 s")
             done.set()
             await until(conn, SUCCEEDED)
-    assert limits == ["3s"]
+    assert limits == ["6s"]
     assert await column(conn, "select n from counter") == [1]
 
 

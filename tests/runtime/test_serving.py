@@ -89,6 +89,24 @@ async def test_a_handler_for_every_ledger_takes_its_kind_and_leaves_the_others(
     assert sorted(text.partition(":")[0] for text in left) == ["errands", "job", "tasks"]
 
 
+async def test_kinds_that_a_worker_is_limited_to_are_left_where_it_has_no_handler_for_them(
+    app: Holdfast, conn: Connection
+) -> None:
+    """A kind of one ledger says nothing about the same word in another."""
+
+    @app.handler("mail", ledger="tasks")
+    async def mail() -> None: ...
+
+    @app.handler("pay", ledger="job")
+    async def pay() -> None: ...
+
+    for name in ("job", "tasks"):
+        await enqueue(app, conn, name, "mail")
+    await drain(app, kinds=["mail"])
+    assert await states(conn, "job") == {"mail": "queued"}
+    assert await states(conn, "tasks") == {"mail": "completed"}
+
+
 @pytest.mark.parametrize("way", ["named", "declared"])
 async def test_a_worker_of_tasks_rejects_what_no_handler_knows(
     app: Holdfast, conn: Connection, way: str

@@ -60,11 +60,15 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Crashed:
-    """What the runtime makes of an exception, a time-out or a lost process: an ordinary bad run."""
+    """What the runtime makes of an exception, a time-out or a lost process: an ordinary bad run.
+
+    `sqlstate` is that of an error of the database.
+    """
 
     code: str
     message: str
     trace: str | None = None
+    sqlstate: str | None = None
 
 
 Outcome = Done | Retry | Fail | Snooze | Cancel

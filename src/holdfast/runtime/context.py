@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -130,21 +131,23 @@ class Context:
         self._finishing.afterwards.append(tell)
 
 
-def transaction_limits(settings: Settings, worker: str | None) -> Composed:
+def transaction_limits(settings: Settings, worker: str | None, seconds: float | None) -> Composed:
     """The statement that opens a handler's transaction: whose it is, and its timeouts.
 
-    It may sit idle for as long as a silent worker counts as alive, which a live one renews; and it may wait
-    for a lock for half as long as a statement may take: a wait must not be taken for a slow statement.
+    It may wait for a lock for half as long as a statement, or a run (`seconds`), may take: a wait must not be
+    taken for a slow statement or a slow handler.
     """
+    longest = min(settings.db_statement_timeout_seconds, seconds or math.inf)
     return SQL(queries.HANDLER_LIMITS).format(
         name=Literal(session_name("pool", worker)),
         idle=Literal(_idle_limit(settings)),
-        lock=Literal(_milliseconds(settings.db_statement_timeout_seconds / 2)),
+        lock=Literal(_milliseconds(longest / 2)),
     )
 
 
 def _idle_limit(settings: Settings) -> int:
-    return _milliseconds(min(settings.worker_timeout, settings.db_idle_in_transaction_seconds))
+    """Twice the worker timeout: it is renewed every third, by a loop that may be blocked for one whole."""
+    return _milliseconds(min(2 * settings.worker_timeout, settings.db_idle_in_transaction_seconds))
 
 
 def _milliseconds(seconds: float) -> int:
@@ -161,6 +164,8 @@ class Finishing:
         ledger: Ledger,
         claim: Claimed,
         conn: AsyncConnection[Any] | None = None,
+        *,
+        seconds: float | None = None,
     ) -> None:
         self.conn = conn  # of a transaction that is somebody else's to end, if given
         self.afterwards: list[Callable[[], None]] = []
@@ -169,6 +174,7 @@ class Finishing:
         self.writes = False  # whether the handler may have written there
         self._ledger = ledger
         self._claim = claim
+        self._seconds = seconds  # how long the run may take
         self._is_confined = False
         self._left = False  # whether the handler ends the run in another transaction
         self._database = database
@@ -205,7 +211,8 @@ class Finishing:
                 transaction = conn.transaction()
                 await transaction.__aenter__()
                 self.conn, self._transaction, self._opened = conn, transaction, time.monotonic()
-                limits = transaction_limits(self._database.settings, current_worker.get())
+                settings, worker = self._database.settings, current_worker.get()
+                limits = transaction_limits(settings, worker, self._seconds)
                 await conn.execute(limits, prepare=False)
             if confined and not self._is_confined:
                 await tenants.confine(self.conn, self._ledger, self._claim.tenant)

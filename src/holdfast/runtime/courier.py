@@ -170,10 +170,11 @@ class Courier:
         wait = FIRST_WAIT
         while self.claiming:
             try:
-                current_worker.set(self.owner)  # of this connection, and of those that handlers open
+                owner = self.owner
+                current_worker.set(owner)  # of this connection, and of those that handlers open
                 async with await self.database.connect_service(f"worker {self.ledger.name}") as conn:
                     self._doors[way].ring()
-                    while self.claiming:
+                    while self.claiming and owner == self.owner:
                         self._wakes[way].clear()
                         told = await self._round(conn, way)
                         wait = FIRST_WAIT

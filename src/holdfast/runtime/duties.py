@@ -94,8 +94,9 @@ async def _terminate_sessions(conn: Connection, workers: Sequence[str]) -> None:
     for pid, login, name in await (await conn.execute(queries.SESSIONS, params)).fetchall():
         try:
             async with conn.transaction():
-                await conn.execute(queries.TERMINATE, {"pid": pid})
-            log.warning("terminated session %d (%s) of a removed worker", pid, name)
+                done = await conn.execute(queries.TERMINATE, {"pid": pid, "name": name})
+            if await done.fetchone() == (True,):
+                log.warning("terminated session %d (%s) of a removed worker", pid, name)
         except InsufficientPrivilege as error:
             log.warning(
                 "session %d (%s) of a removed worker keeps its locks: %s; missing is"

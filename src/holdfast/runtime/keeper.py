@@ -84,6 +84,7 @@ class Keeper:
         self.host = host
         self.leads = False
         self._registered = False
+        self._former: str | None = None  # the id whose lease was lost
         self._lease_until = 0.0  # on the monotonic clock
         self._graced = False  # whether the lease was prolonged, once, because the process stood still
         self._blocked = False  # whether the event loop was given up
@@ -179,7 +180,7 @@ class Keeper:
 
     async def _register(self, conn: Connection) -> None:
         began, who = time.monotonic(), self.who
-        await presence.register(conn, who)
+        await presence.register(conn, who, former=self._former)
         if self.who is who:
             self._registered = True
             self._renewed(began)
@@ -212,7 +213,7 @@ class Keeper:
         """The rows of this worker may be given to others: stops the handlers; goes on under a new id."""
         old, self.who = self.who.id, replace(self.who, id=presence.new_id())
         log.error("lease of %s lost (%s): stopping its handlers; registering as %s", old, reason, self.who.id)
-        self._registered = False
+        self._registered, self._former = False, old
         self._until = 0.0
         self._note(False)
         self.host.lease_lost()

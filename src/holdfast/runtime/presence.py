@@ -49,12 +49,15 @@ def new_id(hostname: str | None = None) -> str:
     return f"{host}-{os.getpid()}-{tail}"
 
 
-async def register(conn: Connection, who: Identity, *, now: datetime | None = None) -> None:
-    """Adds the worker's row. Comes before the first claim."""
+async def register(
+    conn: Connection, who: Identity, *, former: str | None = None, now: datetime | None = None
+) -> None:
+    """Add the worker's row, and remove that of its former id. Comes before the first claim."""
     await conn.execute(
         queries.REGISTER,
         {
             "id": who.id,
+            "former": former,
             "hostname": who.hostname,
             "pool_size": who.pool_size,
             "version": who.version,

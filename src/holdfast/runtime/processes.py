@@ -15,6 +15,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import psycopg
+
 from holdfast.engine.outcomes import Crashed
 
 _spawn = multiprocessing.get_context("spawn")
@@ -47,8 +49,9 @@ def _answer(call: bytes) -> bytes:
 def crash_of(error: BaseException) -> Crashed:
     """An exception as an ordinary bad run."""
     name = type(error).__name__
+    state = error.sqlstate if isinstance(error, psycopg.Error) else None
     try:
-        return Crashed(name, f"{name}: {error}", "".join(traceback.format_exception(error)))
+        return Crashed(name, f"{name}: {error}", "".join(traceback.format_exception(error)), state)
     except Exception:  # an error that cannot even be told
         return Crashed(name, name)
 

@@ -152,14 +152,14 @@ class Pump:
             try:
                 while self._has_a_reason():
                     try:
-                        purpose = f"worker {self.ledger.name}"
-                        async with await self.database.connect_service(purpose, worker=self.owner) as conn:
+                        purpose, owner = f"worker {self.ledger.name}", self.owner
+                        async with await self.database.connect_service(purpose, worker=owner) as conn:
                             await self.be_impatient(conn)
                             self._look = True
                             self.doors.ring()
                             await self._turn(conn)
                             wait = FIRST_WAIT
-                            await self._turns(conn)
+                            await self._turns(conn, owner)
                     except LOSSES as error:
                         log.warning("%s: the database is away (%s); trying again", self.ledger.name, error)
                         self.heard(error)
@@ -193,8 +193,9 @@ class Pump:
         if self.database.settings.database_pooler == "none":
             await conn.execute(queries.LOCK_TIMEOUT)
 
-    async def _turns(self, conn: Connection) -> None:
-        while self._has_a_reason():
+    async def _turns(self, conn: Connection, owner: str) -> None:
+        """Take turns while the session has the name of this worker, which changes with its lease."""
+        while self._has_a_reason() and owner == self.owner:
             self._wake.clear()
             await self._turn(conn)
             await self._rest()
@@ -438,7 +439,9 @@ class Pump:
         self.idle.clear()
         if earlier := self.running.get(claim.id):  # called off and let run again before we looked
             self._drop(earlier)
-        finishing = Finishing(self.database, self.places.transactions, self.ledger, claim)
+        handler = self.handlers.find(self.ledger.name, claim.kind)
+        seconds = handler and handler.timeout
+        finishing = Finishing(self.database, self.places.transactions, self.ledger, claim, seconds=seconds)
         context = Context(self.store, claim, self.database, finishing)
         task = self._group.create_task(self._run_once(claim, context, finishing))
         self.running[claim.id] = Run(claim, context, finishing, task)

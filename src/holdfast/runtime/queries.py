@@ -6,7 +6,11 @@ The times of `workers` are UTC, zoneless; all others are moments.
 from typing import LiteralString
 
 # Said again when the first response was lost.
+# The row of a former life goes with it: a leader that removed it would terminate the sessions of this one.
 REGISTER: LiteralString = """
+with former as (
+    delete from workers where id = %(former)s
+)
 insert into workers (id, hostname, started_at, last_heartbeat, pool_size, version, serves, shares)
 select %(id)s, %(hostname)s, clock.now, clock.now, %(pool_size)s, %(version)s, %(serves)s, %(shares)s
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) at time zone 'UTC' as now) as clock
@@ -92,7 +96,9 @@ order by a.pid
 """
 
 # Without a wait for its end, which is asked for every 100 ms only.
-TERMINATE: LiteralString = "select pg_terminate_backend(%(pid)s)"
+TERMINATE: LiteralString = """
+select pg_terminate_backend(pid) from pg_stat_activity where pid = %(pid)s and application_name = %(name)s
+"""
 
 ALIVE: LiteralString = "select id from workers"
 

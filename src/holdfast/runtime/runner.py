@@ -7,6 +7,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 
@@ -49,8 +50,10 @@ SESSION = ("26", "42P05")
 STALE_PLAN = "RevalidateCachedQuery"
 # What a run meets that another transaction stood in the way of, by SQLSTATE. It costs the row no attempt.
 CONFLICTS = ("40001", "40P01", "55P03")
-CONFLICT_CODES = frozenset(psycopg.errors.lookup(state).__name__ for state in CONFLICTS)
+MAX_CONFLICTS = 10  # of one row, in one worker: then one counts, for the row may be to blame after all
+MAX_REMEMBERED = 10_000  # rows whose conflicts are counted
 FIRST_PAUSE, LAST_PAUSE = 1.0, 5.0  # seconds before a row is given back whose transaction has failed
+LAST_DELAY = 30.0  # seconds until a row is due again that has met conflicts
 NO_PRIVILEGE = psycopg.errors.InsufficientPrivilege.__name__
 
 
@@ -87,6 +90,7 @@ class Runner:
         self.places = places
         self.tally = tally
         self._pause = FIRST_PAUSE
+        self._conflicts: dict[Any, int] = {}  # by row
 
     async def run(self, claim: Claimed, context: Context, finishing: Finishing) -> Move | None:
         """What is still to be written when the handler has answered; None: nothing, it has been."""
@@ -97,7 +101,7 @@ class Runner:
                 return None
             if context.finished and not isinstance(ending, Crashed):
                 ending = Crashed(code="COMMIT_FAILED", message="the handler's transaction did not commit")
-            if isinstance(ending, Crashed) and ending.code in CONFLICT_CODES and self._releases:
+            if isinstance(ending, Crashed) and self._is_free(claim, ending.sqlstate):
                 return await self._release(claim, finishing, ending.message)
             move = self._decide(handler, claim, self._advised(ending, finishing))
             if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
@@ -114,12 +118,30 @@ class Runner:
     def _releases(self) -> bool:
         return bool(self.ledger.lifecycle.of("release"))
 
+    def _is_free(self, claim: Claimed, sqlstate: str | None) -> bool:
+        """Whether a run that ended by this costs no attempt. Counts the conflicts of the row."""
+        met = self._conflicts.pop(claim.id, 0)
+        if sqlstate not in CONFLICTS or not self._releases or met == MAX_CONFLICTS:
+            return False
+        if len(self._conflicts) == MAX_REMEMBERED:  # others have run these rows since
+            self._conflicts.clear()
+        self._conflicts[claim.id] = met + 1
+        return True
+
     async def _release(self, claim: Claimed, finishing: Finishing, reason: str) -> Move:
-        """Give a row back, after a pause, that could not be run for a reason that lies outside of it."""
-        reason = absorb(reason, MESSAGE_LENGTH)
-        log.warning("%s %s: released without counting the attempt: %s", self.ledger.name, claim.id, reason)
-        await self._wait(finishing)
-        return Move(verb="release", claim=claim, fault=Fault(code="CONFLICT", message=reason))
+        """Give a row back that could not be run for a reason that lies outside of it, to be run later.
+
+        Where the ledger knows no later, it keeps its slot for a while instead.
+        """
+        fault = Fault(code="CONFLICT", message=absorb(reason, MESSAGE_LENGTH))
+        log.warning(
+            "%s %s: released without counting the attempt: %s", self.ledger.name, claim.id, fault.message
+        )
+        if not self.ledger.lifecycle.of("snooze"):
+            await self._wait(finishing)
+            return Move(verb="release", claim=claim, fault=fault)
+        delay = min(FIRST_PAUSE * 2 ** (self._conflicts[claim.id] - 1), LAST_DELAY)
+        return Move(verb="snooze", claim=claim, delay=delay, fault=fault)
 
     def crashed(self, claim: Claimed, error: BaseException) -> Move:
         """What is written about a run that ended by this."""
@@ -190,7 +212,7 @@ class Runner:
         except ClaimLost:
             raise
         except (psycopg.Error, HoldfastError) as error:
-            if isinstance(error, psycopg.Error) and error.sqlstate in CONFLICTS and self._releases:
+            if isinstance(error, psycopg.Error) and self._is_free(move.claim, error.sqlstate):
                 return await self._release(move.claim, finishing, f"{type(error).__name__}: {error}")
             if passes(error) and self._releases and not self.ledger.lifecycle.of("retry"):
                 # It is no fault of the row, which has one run: given back, unless it was written after all.

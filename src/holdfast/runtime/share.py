@@ -54,17 +54,18 @@ class Share:
 
     def claimed_kinds(self, handlers: Handlers) -> Sequence[str] | None:
         """The kinds that are claimed; None: all."""
-        if self.kinds is not None or self.rejects:
-            return self.kinds
-        return handlers.kinds(self.store.ledger.name)
+        return self.kinds if self.rejects else self._runnable(handlers)
+
+    def _runnable(self, handlers: Handlers) -> list[str]:
+        known = handlers.kinds(self.store.ledger.name)
+        return [kind for kind in known if self.kinds is None or kind in self.kinds]
 
     def shown(self, handlers: Handlers) -> Json:
         """The share as others see it in the worker's row: the kinds are those that it can run."""
-        known = handlers.kinds(self.store.ledger.name)
         return {
             "slots": self.concurrency,
             "queues": list(self.queues) if self.store.ledger.queue else [],
-            "kinds": [kind for kind in known if self.kinds is None or kind in self.kinds],
+            "kinds": self._runnable(handlers),
         }
 
 
