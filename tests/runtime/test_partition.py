@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import Context, Holdfast, Settings
 from holdfast.db.pool import Connection
+from holdfast.runtime import presence
 from runtime.support import (
     PATIENCE,
     Process,
@@ -166,3 +169,26 @@ async def test_a_worker_with_a_silent_database_stops_in_time(
     codes = [await process.ended() for process in (busy, idle)]
     assert time.monotonic() - began < 2 + 20  # a few seconds, on a machine that has nothing else to do
     assert codes == [1, 0]
+
+
+async def test_a_worker_that_is_stopped_while_its_first_election_is_not_answered_ends_at_once(
+    settings: Settings, proxy: Proxy, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, elect = threading.Event(), presence.elect
+
+    async def unanswered(*given: Any) -> bool:  # in the keeper's thread
+        proxy.open.clear()
+        asked.set()
+        return await elect(*given)
+
+    monkeypatch.setattr(presence, "elect", unanswered)
+    # As they are, a statement has 30 seconds, and the call some more.
+    async with Holdfast(replace(settings, database_url=proxy.url)) as app:
+        app.handler("note")(lambda payload: None)
+        worker = app.worker(ledgers=["tasks"])
+        running = asyncio.ensure_future(worker.run())
+        await until_true(asked.is_set)
+        began = time.monotonic()
+        worker.stop()
+        assert await running == 0
+        assert time.monotonic() - began < 20

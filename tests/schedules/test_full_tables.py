@@ -121,7 +121,10 @@ SESSIONS = {
 @pytest.mark.parametrize("limit", [1, 4])
 def test_a_claim_of_sessions_reads_each_lane_by_its_index(here: Full, of: Ledger, limit: int) -> None:
     """S-8, S-9, S-10: pending ones, and stale ones among those that are held; no lane sorts."""
-    for plan in here.plans(Store(of).sql.claim, CLAIM | {"limit": limit}):
+    claim, values = Store(of).sql.claim, CLAIM | {"limit": limit}
+    for _ in here.plans(claim, values):
+        pass  # the first claim of a session also reads the catalogs, and dirties what the filling left clean
+    for plan in here.plans(claim, values):
         assert plan["Actual Rows"] == limit
         lanes = lanes_of(plan)
         assert lanes.keys() == {"lane_pending", "lane_stale"}
@@ -134,8 +137,8 @@ def test_a_claim_of_sessions_reads_each_lane_by_its_index(here: Full, of: Ledger
             assert not {"Sort", "Incremental Sort", "Seq Scan"} & {part["Node Type"] for part in lanes[name]}
         assert not walked(plan)
         # In the order of each user, stale sessions are passed over whose user has an older one.
-        passed_over = 300 if of is SESSIONS["in the order of each user"] else 0
-        assert buffers(plan) < 120 + 60 * limit + passed_over, told(plan)
+        passed_over = 170 if of is SESSIONS["in the order of each user"] else 0
+        assert buffers(plan) < 40 + 55 * limit + passed_over, told(plan)
 
 
 def test_a_claim_of_messages_reads_those_that_wait(here: Full) -> None:

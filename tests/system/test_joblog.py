@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -372,6 +373,35 @@ def test_a_cursor_leads_on_from_page_to_page_and_over_rotations(path: Path, limi
         cursor = reading.cursor
     assert found == [*map(str, range(40))]
     assert log.read(after=cursor).cursor == cursor
+
+
+@pytest.mark.parametrize("opened", range(4))
+@pytest.mark.parametrize("begun", [False, True], ids=["from the beginning", "after a cursor"])
+def test_rotations_while_the_files_are_opened_hide_no_line_and_repeat_none(
+    path: Path, begun: bool, opened: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Y-21: three rotations come after so many names were tried; each line is read once, in order."""
+    log = JobLog(path, max_bytes=100, files=50)  # one line each
+    for number in range(3):
+        log.write(ID, "INFO", f"{number} " + "x" * 60)
+    before = log.read(limit=1) if begun else None
+    opening, tried = Path.open, 0
+
+    def slow(self: Path, *how: Any) -> Any:
+        nonlocal tried
+        if tried == opened:
+            for number in range(3, 6):
+                log.write(ID, "INFO", f"{number} " + "x" * 60)
+        tried += 1
+        return opening(self, *how)
+
+    monkeypatch.setattr(Path, "open", slow)
+    reading = log.read(after=before.cursor if before else None)
+    monkeypatch.undo()
+    assert tried > opened
+    found = [*(before.lines if before else ()), *reading.lines, *log.read(after=reading.cursor).lines]
+    assert found == log.lines()
+    assert len(found) == 6
 
 
 def test_a_cursor_into_a_file_that_went_past_the_end_begins_with_what_is_left(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import sys
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -158,3 +159,21 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtra, match=r"holdfast\[system\]"):
         parquet.pyarrow()
+
+
+@pytest.mark.parametrize(("length", "groups"), [(100_000, 30), (10, 1)], ids=["large rows", "small rows"])
+def test_a_file_is_read_in_batches_of_few_bytes_and_small_row_groups_are_joined(
+    length: int, groups: int
+) -> None:
+    """Y-31: what merges files writes these batches; neither its memory nor its row groups depend on rows."""
+    about = About(kind="rows", table="t", key="id", columns=(ColumnType("id", "text"),))
+    chance = random.Random(1)
+    pages = [[(chance.randbytes(length).hex(),) for _ in range(10)] for _ in range(30)]
+    file, again = io.BytesIO(), io.BytesIO()
+    assert parquet.write(file, about, (parquet.batch_of(about, page) for page in pages)) == 300
+    found = [*parquet.batches(file)]
+    assert len(found) == groups
+    assert max(batch.nbytes for batch in found) < 1.1 * parquet.GROUP_BYTES
+    parquet.write(again, about, found)
+    assert parquet.opened(again)[0].num_row_groups == groups
+    assert [*parquet.rows_of(again)] == [row for page in pages for row in page]

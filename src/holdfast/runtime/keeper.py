@@ -155,12 +155,19 @@ class Keeper:
     async def run(self, ready: Callable[[], None]) -> None:
         """Registers, beats, leads when it can, until stopped; then leaves."""
         self._loop = asyncio.get_running_loop()
-        async with self._connection("presence") as conn:
-            await self._register(conn)
-            try:
-                await self._elect(conn)
-            except LOSSES as error:  # it is registered, so it has begun: the rounds take new connections
-                log.warning("election: %s; trying again", error)
+        beginning, stopping = (
+            asyncio.ensure_future(self._begin()),
+            asyncio.ensure_future(self._stopped.wait()),
+        )
+        await asyncio.wait([beginning, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not beginning.done():  # the database may be silent: a stop does not wait for it
+            beginning.cancel()
+            await asyncio.gather(beginning, return_exceptions=True)
+            ready()
+            await self._leave()
+            return
+        stopping.cancel()
+        await beginning
         ready()
         rounds = {"election": self._electing}
         often = [duty for duty in self.duties if not duty.by_all or duty.every < SELDOM]
@@ -175,6 +182,14 @@ class Keeper:
             for task in tasks:
                 task.cancel()
         await self._leave()
+
+    async def _begin(self) -> None:
+        async with self._connection("presence") as conn:
+            await self._register(conn)
+            try:
+                await self._elect(conn)
+            except LOSSES as error:  # it is registered, so it has begun: the rounds take new connections
+                log.warning("election: %s; trying again", error)
 
     # -- the lease -----------------------------------------------------------------------------------
 

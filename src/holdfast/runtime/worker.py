@@ -126,7 +126,8 @@ class Worker:
         for pump in self.pumps:
             pump.owner = self.id
         try:
-            await self.keeper.start()
+            if not await self._start():
+                return 0
             serves = ", ".join(self.keeper.who.serves)
             log.info("%s works for %s", self.id, serves or "no ledger: it recovers rows, and may lead")
             async with asyncio.TaskGroup() as group:
@@ -143,6 +144,21 @@ class Worker:
         if self._failure is not None:
             raise self._failure
         return self.abandoned + self.places.abandoned.total()
+
+    async def _start(self) -> bool:
+        """Register; False when a stop was asked for before that had an end."""
+        starting = asyncio.ensure_future(self.keeper.start())
+        stop = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([starting, stop], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await starting
+                return True
+            log.info("%s stops before it has registered", self.id)
+            return False
+        finally:
+            starting.cancel()
+            stop.cancel()
 
     async def _until_stopped(self, until_idle: bool) -> None:
         if not until_idle:

@@ -1,8 +1,9 @@
 """Reads `jobs.log` and what it was rotated into, while others write and rotate. Never writes, takes no lock.
 
-Files are opened from the newest to the oldest. A rotation meanwhile only moves a file to where it is still to
-be looked for, or where it is found a second time and known by its inode; so none is missed and none read
-twice, but those that went past the end.
+Files are opened from the newest to the oldest. One rotation meanwhile only moves a file to where it is still
+to be looked for, or where it is found a second time and known by its inode. After a second one, files would
+be missed, or found in the wrong order. So when the newest file no longer has the name under which it was
+opened, all are opened again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -96,26 +98,49 @@ def tail(path: Path, id: str | None, limit: int) -> Reading:
 @contextmanager
 def _parts(path: Path) -> Generator[list[Part]]:
     """All files that have a line, oldest first."""
-    with ExitStack() as opened:
-        found: dict[str, Part] = {}
-        for one in [path, *_rotated(path)]:
-            try:
-                file = opened.enter_context(one.open("rb"))
-            except FileNotFoundError:
-                continue
-            beginning, end, _ = os.pread(file.fileno(), NAMING, 0).partition(b"\n")
-            if end or len(beginning) == NAMING:
-                name = f"{os.fstat(file.fileno()).st_ino:x}-{zlib.crc32(beginning):08x}"
-                found.setdefault(name, Part(file, name))
-        yield [*reversed(found.values())]
+    while True:
+        with ExitStack() as opened:
+            files = [(one, opened.enter_context(file)) for one, file in _open_all(path)]
+            if files and not _has_name(*files[0]):
+                continue  # a rotation was completed meanwhile
+            found: dict[str, Part] = {}
+            for _, file in files:
+                beginning, end, _ = os.pread(file.fileno(), NAMING, 0).partition(b"\n")
+                if end or len(beginning) == NAMING:
+                    name = f"{os.fstat(file.fileno()).st_ino:x}-{zlib.crc32(beginning):08x}"
+                    found.setdefault(name, Part(file, name))
+            yield [*reversed(found.values())]
+            return
 
 
-def _rotated(path: Path) -> Iterator[Path]:
-    """The rotated files by number, and one more, as a rotation may give the last one the next number."""
+def _open_all(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """Open the files by number, up to the last in the folder and on until two numbers in a row are free.
+
+    A rotation leaves one number free while it runs, and the folder's list may lack the file that it moves.
+    """
+    last, free = _last_number(path), 0
+    for number in count():
+        one = path.with_name(f"{path.name}.{number}") if number else path
+        try:
+            yield one, one.open("rb")
+            free = 0
+        except FileNotFoundError:
+            free += 1
+            if number > last and free > 1:
+                return
+
+
+def _has_name(path: Path, file: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _last_number(path: Path) -> int:
     numbered = re.compile(re.escape(path.name) + r"\.([1-9][0-9]{0,5})")
     names = (numbered.fullmatch(one.name) for one in path.parent.glob("*")) if path.parent.is_dir() else ()
-    last = max((int(found[1]) for found in names if found), default=0)
-    return (path.with_name(f"{path.name}.{number}") for number in range(1, last + 2))
+    return max((int(found[1]) for found in names if found), default=0)
 
 
 def _place(cursor: str | None) -> tuple[str | None, int]:

@@ -34,7 +34,7 @@ FOREVER = 2**63 - 1  # µs: how an infinite time is written
 FOREVER_DAYS = 2**31 - 1
 EPOCH, FIRST_DAY = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
 ABOUT = b"holdfast"  # where the file itself says what it is
-GROUP = 10_000  # rows that are read at once
+GROUP, GROUP_BYTES = 10_000, 2 * 2**20  # what is in memory at once, and becomes one row group of a file
 
 _PLAIN: Mapping[str, Kind] = {
     "smallint": "smallint",
@@ -246,7 +246,7 @@ def batches(file: BinaryIO) -> Iterator[Any]:
     """The batches of a file, one after the other."""
     pa = pyarrow()
     file.seek(0)
-    yield from pa.parquet.ParquetFile(file).iter_batches(GROUP)
+    yield from _batches(pa.parquet.ParquetFile(file))
 
 
 def opened(file: BinaryIO) -> tuple[Any, About | None]:
@@ -279,8 +279,25 @@ def natural_rows(file: BinaryIO) -> Iterator[dict[str, Any]]:
 
 def _groups(found: Any, about: About) -> Iterator[list[tuple[Any, ...]]]:
     names = [one.name for one in about.columns]
-    for batch in found.iter_batches(GROUP, columns=names):
+    for batch in _batches(found, names):
         yield list(zip(*(plain_values(batch.column(name)) for name in names), strict=True))
+
+
+def _batches(found: Any, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Batches of as many neighbouring row groups as stay within the limits together.
+
+    By itself, `iter_batches` joins row groups by their rows alone, however large these are.
+    """
+    chosen, rows, size = list[int](), 0, 0
+    for number in range(found.num_row_groups):
+        group = found.metadata.row_group(number)
+        if chosen and (rows + group.num_rows > GROUP or size + group.total_byte_size > GROUP_BYTES):
+            yield from found.iter_batches(GROUP, row_groups=chosen, columns=columns)
+            chosen, rows, size = [], 0, 0
+        chosen.append(number)
+        rows, size = rows + group.num_rows, size + group.total_byte_size
+    if chosen:
+        yield from found.iter_batches(GROUP, row_groups=chosen, columns=columns)
 
 
 def plain_values(array: Any) -> list[Any]:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 BATCH_BYTES = 32 * 2**20  # of values: a batch that has as many takes no further rows
 READ_ROWS = 1000  # rows of the ledger that one statement reads, at most
-PAGE_BYTES, PAGE_ROWS = 2 * 2**20, 10_000  # what is in memory at once, and becomes one row group of a file
+PAGE_BYTES, PAGE_ROWS = parquet.GROUP_BYTES, parquet.GROUP
 LONGEST = 50_000_000  # hours, which is before any calendar of the database begins
 
 
