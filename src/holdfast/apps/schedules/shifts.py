@@ -20,6 +20,11 @@ COMPANY_WORDS: tuple[str, ...] = ("ab", "hb", "stadservice", "stadtjanst", "stad
 
 # Three digits, two digits; a country may stand before them.
 _POSTAL_CODE = re.compile(r"(?:\bse?-)?(?<![0-9])([0-9]{3}) ?([0-9]{2})(?![0-9])", re.IGNORECASE)
+# The words from which `_type` reads a type, with their endings, in a clean name. `hem` also begins and ends
+# surnames (Hemström, Lundhem), so it counts only as a whole word or in a known compound.
+_TYPE_WORDS = re.compile(
+    r"-?(?:skola\w*|kontor\w*|\bhem(?:ma|met)?s?\b|\bhem(?:besok|hjalp|stad|tjanst|vard)\w*)-?", re.IGNORECASE
+)
 _LETTER = r"[^\W\d_]"
 _BETWEEN_LETTERS = re.compile(rf"(?<={_LETTER})[01](?={_LETTER})")
 _HYPHENS = {ord(sign): "-" for sign in "‐‒–—―−"}  # noqa: RUF001 that they look alike is the point
@@ -190,6 +195,14 @@ def _type(text: str, place: Address) -> str:
     if "hem" in folded or (place.street and place.number):
         return "HOME_VISIT"
     return "UNKNOWN"
+
+
+def name_without_type(shift: Shift) -> str:
+    """Return the customer's name without the words of a type, in lower case.
+
+    `Askims Skola` and `Askimskontoret` are both `askims`.
+    """
+    return " ".join(_TYPE_WORDS.sub(" ", shift.customer_name).lower().split())
 
 
 def _without_company(name: str, company_words: frozenset[str]) -> str:
