@@ -112,13 +112,17 @@ def customer_fingerprint(title: str, company_words: Sequence[str] = COMPANY_WORD
     return _customer(clean(title), _folded_words(tuple(company_words)))
 
 
-def clean(text: str) -> str:
+def clean(text: str, *, accents: bool = False) -> str:
     """A text without what readers of pictures get wrong: no accents, no other signs, one case.
+
+    With `accents` they stay, for people to read; what is compared or hashed has none.
 
     >>> clean("|ars  SJ0BERG-Öst (kontor) - O'Hara")
     "Lars Sjoberg-Ost Kontor O'hara"
     """
-    plain = without_accents(collapsed(text).translate(_SIGNS)).translate(_SIGNS)  # accents may hide signs
+    plain = collapsed(text).translate(_SIGNS)
+    if not accents:
+        plain = without_accents(plain).translate(_SIGNS)  # accents may hide signs
     kept = "".join(sign for sign in plain if sign.isalnum() or sign in " -'")
     kept = _BETWEEN_LETTERS.sub(lambda found: "o" if found[0] == "0" else "i", kept)
     words = (word for word in kept.split() if any(sign.isalnum() for sign in word))
