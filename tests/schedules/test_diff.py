@@ -238,3 +238,83 @@ def test_an_address_change_makes_an_event() -> None:
         return shifts(canonical({"schedule_date": "2026-03-02", "entries": [line | {"address": address}]}))
 
     assert kinds(diff(day("Storgatan 3"), day("Storgatan 5")).changes) == ["shift_relocated"]
+
+
+def titled(*titles: str, start: str = "09:00") -> tuple[Shift, ...]:
+    """Shifts at one place and time, read from their titles; the place alone has no type."""
+    lines = [{"start": start, "end": "18:00", "title": title, "location": "Billdal"} for title in titles]
+    return shifts(canonical({"schedule_date": "2026-03-02", "entries": lines}))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Anna Lind", "Anna Lind skola"),  # added
+        ("Anna Lind", "Kontor: Anna Lind"),
+        ("Anna Lind", "Anna Lind (hemstädning)"),
+        ("Marie Sjöberg kontor", "Marie Sjöberg"),  # removed
+        ("Askims skola", "Askims kontor"),  # replaced
+        ("Askimsskolan", "Askimskontoret"),
+        ("Anna Lind hemma", "Kontorsstädning Anna Lind"),
+        ("Lind-Skola Bo", "Lind Bo"),
+        ("Skolan", "Kontoret"),
+    ],
+)
+def test_a_type_that_is_written_in_the_title_is_a_reclassification(before: str, after: str) -> None:
+    """S-40: at one place and time, if the names are equal without the words of the types."""
+    (known,), (seen,) = titled(before), titled(after)
+    assert known.shift_type != seen.shift_type
+    for old, new in ((known, seen), (seen, known)):
+        found = diff([old], [new])
+        assert found.changes == (Change("shift_reclassified", old, new),)
+        assert found.snapshot == (new,)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Anna Lind", "Bo Lind skola"),
+        ("Anna Lind kontor", "Anna Berg skola"),
+        ("Anna Lind kontor", "Anna Lind kontoret"),  # the same type
+        ("Anna Lind", "Anna Lind Hemström"),  # a name that begins like a word of a type
+        ("Anna Lund", "Anna Lundhem"),
+        ("Askimsskolan", "Kontoret"),
+        ("Marie Sjöberg kontor", "Sjöberg M. skola"),
+    ],
+)
+def test_names_that_differ_by_more_than_the_type_are_a_retitling(before: str, after: str) -> None:
+    """S-40: whatever the types are."""
+    (known,), (seen,) = titled(before), titled(after)
+    for old, new in ((known, seen), (seen, known)):
+        assert diff([old], [new]).changes == (Change("shift_retitled", old, new),)
+
+
+def test_another_type_at_another_time_is_a_removal_and_an_addition() -> None:
+    """S-40, S-41: only a shift that stays where and when it is can change its type."""
+    (known,), (seen,) = titled("Anna Lind"), titled("Anna Lind skola", start="10:00")
+    assert diff([known], [seen]).changes == (
+        Change("shift_removed", known, None),
+        Change("shift_added", None, seen),
+    )
+
+
+def test_shifts_at_one_place_and_time_are_paired_by_their_names_without_the_type() -> None:
+    """S-40: whatever their order is, and the same type before another one."""
+    anna, bo = titled("Anna Lind", "Bo Ek")
+    anna_school, bo_office = titled("Skola Anna Lind", "Bo Ek kontor")[::-1]
+    found = diff([anna, bo], [anna_school, bo_office]).changes
+    assert set(found) == {
+        Change("shift_reclassified", anna, anna_school),
+        Change("shift_reclassified", bo, bo_office),
+    }
+    (cia,) = titled("Aina Dahl")
+    assert diff([anna, bo], [cia, bo_office]).changes == (
+        Change("shift_reclassified", bo, bo_office),
+        Change("shift_retitled", anna, cia),
+    )
+    office, school = titled("Anna Lind kontor", "Anna Lind skola")
+    home, same_office = titled("Anna Lind hem", "Anna Lind kontoret")
+    assert set(diff([office, school], [home, same_office]).changes) == {
+        Change("shift_retitled", office, same_office),
+        Change("shift_reclassified", school, home),
+    }

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from holdfast.apps.schedules.diff import diff
 from holdfast.apps.schedules.events import record
 from holdfast.apps.schedules.messages import notice_id, notices, order, text_of
-from holdfast.apps.schedules.values import Event, EventType, Shift
+from holdfast.apps.schedules.shifts import COMPANY_WORDS
+from holdfast.apps.schedules.spelling import with_accents
+from holdfast.apps.schedules.values import Change, Event, EventType, Shift
 from schedules.meanings import DAY, DAYS, SESSION, START, USER, event, later, session, shift
 
 TEN, ELEVEN = shift("10:00-12:00"), shift("11:00-13:00")
@@ -196,3 +198,25 @@ def test_messages_are_about_one_session_and_day() -> None:
     mixed = [event("shift_added", None, TEN), event("shift_added", None, TEN, by=session(2))]
     with pytest.raises(ValueError, match="one session and one day"):
         notices(mixed, threshold=3, today=None)
+
+
+def test_each_side_of_a_change_has_the_spelling_of_its_own_payload_or_stays_clean() -> None:
+    """S-49: also where no version is stored, or another program's."""
+
+    def spelled(old_payload: object, new_payload: object) -> tuple[str, str]:
+        known, seen = shift(name="Asa Oberg"), shift("10:00-12:00", "Asa Oberg")
+        changes = [Change("shift_time_changed", known, seen)]
+        (found,) = with_accents(changes, old_payload, new_payload, COMPANY_WORDS)
+        assert found.old
+        assert found.new
+        return found.old.customer_name, found.new.customer_name
+
+    def titled(*titles: str) -> dict[str, object]:
+        line = {"start": "09:00", "end": "18:00", "location": "Billdal"}
+        return {"schedule_date": "2026-03-02", "entries": [line | {"title": title} for title in titles]}
+
+    for nothing in (None, {}, {"entries": "?"}, titled("½ Åsa Öberg")):
+        assert spelled(nothing, nothing) == ("Asa Oberg", "Asa Oberg")
+        assert spelled(nothing, titled("åsa ÖBERG, AB")) == ("Åsa Öberg", "Åsa Öberg")
+    assert spelled(titled("Åsa Öberg"), titled("Ása Oberg")) == ("Åsa Öberg", "Ása Oberg")
+    assert spelled(titled("Åsa Öberg", "Asa Oberg"), None) == ("Åsa Öberg", "Åsa Öberg")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 
 from holdfast import Settings
+from holdfast.apps.schedules import days
+from holdfast.apps.schedules.canonical import day_of
 from schedules.kit import DAY, USER, day, entry, stage
 
 
@@ -72,3 +76,42 @@ async def test_an_iteration_ends_when_its_sessions_have_been_told(
     events = [vars(record)["event"] for record in told]
     assert events.index("session.processed") < events.index("iteration.end")
     assert [vars(one)["attempt"] for one in told if vars(one)["event"] == "session.finalized"] == [2]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+async def test_messages_keep_the_accents_of_the_extracted_texts(settings: Settings, form: str) -> None:
+    """S-34, S-49: the events, whose values are hashed, have none; what people read is composed."""
+
+    def at(location: str, title: str = "Åsa Sjöberg Städservice", start: str = "09:00") -> dict[str, str]:
+        texts = {"title": title, "location": location, "address": f"Kyrkvägen 3 431 37 {location}"}
+        return entry(start) | {name: unicodedata.normalize(form, text) for name, text in texts.items()}  # type: ignore[arg-type]
+
+    async with stage(settings) as here:
+        molndal = day(at("Mölndal"))
+        later = day(at("Mölndal", start="10:00"))
+        await here.observe(molndal, later, day(), molndal, day(at("Åre")), day(at("Åre", "Örjan Ek HB")))
+        messages = [one["message"] for one in await here.messages()]
+        assert messages == [
+            "New shift added on 2026-03-02 09:00–18:00 in Mölndal",  # noqa: RUF001
+            "On 2026-03-02 Mölndal shift moved 09:00 → 10:00",
+            "Shift removed on 2026-03-02 10:00–18:00 in Mölndal",  # noqa: RUF001
+            "New shift added on 2026-03-02 09:00–18:00 in Mölndal",  # noqa: RUF001
+            "On 2026-03-02 09:00 shift moved to Åre",
+            "On 2026-03-02 shift updated for Örjan Ek",
+        ]
+        values = [
+            row[side] for row in await here.events() for side in ("old_value", "new_value") if row[side]
+        ]
+        assert {value["city"] for value in values} == {"Molndal", "Are"}
+        assert {value["customer_name"] for value in values} == {"Asa Sjoberg", "Orjan Ek"}
+        async with here.app.database.connection() as conn:
+            (change,) = (await days.compare(conn, USER, day_of(molndal), 4, 5)).changes  # type: ignore[arg-type]
+            assert (await days.verify(conn)).found == 0
+        assert change.old
+        assert change.new
+        names = ("customer_name", "street", "postal_area", "city")
+        told = [tuple(getattr(side, name) for name in names) for side in (change.old, change.new)]
+        assert told == [
+            ("Åsa Sjöberg", "Kyrkvägen", "Mölndal", "Mölndal"),
+            ("Åsa Sjöberg", "Kyrkvägen", "Åre", "Åre"),
+        ]

@@ -43,6 +43,7 @@ from holdfast.apps.schedules.record import (
 )
 from holdfast.apps.schedules.replay import ReplayError, replay
 from holdfast.apps.schedules.shifts import COMPANY_WORDS, from_json, shifts, to_json
+from holdfast.apps.schedules.spelling import with_accents
 from holdfast.apps.schedules.values import Event, Json, Payload, Refusal, Shift
 from holdfast.apps.schedules.verify import verify as verify
 from holdfast.engine import intake, reading
@@ -168,7 +169,7 @@ async def compare(
         one=found[numbers[0]],
         other=found[numbers[1]],
         lines=aligned(before["entries"], after["entries"]),
-        changes=diff(old, new).changes,
+        changes=with_accents(diff(old, new).changes, before, after, company_words),
     )
 
 

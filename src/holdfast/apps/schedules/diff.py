@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, product
 
-from holdfast.apps.schedules.shifts import sort_key
+from holdfast.apps.schedules.shifts import name_without_type, sort_key
 from holdfast.apps.schedules.values import Change, Difference, EventType, Shift
 
 _TIME = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]")
@@ -54,10 +54,10 @@ def _kind(known: Shift, seen: Shift) -> EventType | None:
     """What changed between two shifts of one customer at one place."""
     if (known.start, known.end) != (seen.start, seen.end):
         return "shift_time_changed"
+    if known.shift_type != seen.shift_type and name_without_type(known) == name_without_type(seen):
+        return "shift_reclassified"
     if known.customer_name != seen.customer_name:
         return "shift_retitled"
-    if known.shift_type != seen.shift_type:
-        return "shift_reclassified"
     return None
 
 
@@ -73,8 +73,18 @@ def _place_and_time(shift: Shift) -> tuple[str, ...]:
     return shift.location_fingerprint, shift.start, shift.end
 
 
+def _place_time_and_name(shift: Shift) -> tuple[str, ...]:
+    return *_place_and_time(shift), name_without_type(shift)
+
+
+def _place_time_name_and_type(shift: Shift) -> tuple[str, ...]:
+    return *_place_time_and_name(shift), shift.shift_type
+
+
 _STAGES: tuple[tuple[Key, EventType], ...] = (
     (_customer_and_time, "shift_relocated"),
+    (_place_time_name_and_type, "shift_retitled"),
+    (_place_time_and_name, "shift_reclassified"),
     (_place_and_time, "shift_retitled"),
 )
 

@@ -23,6 +23,7 @@ from holdfast.apps.schedules.diff import diff
 from holdfast.apps.schedules.events import record
 from holdfast.apps.schedules.messages import notices
 from holdfast.apps.schedules.shifts import from_json, shifts, to_json
+from holdfast.apps.schedules.spelling import with_accents
 from holdfast.apps.schedules.values import Event, Image, Json, Notice, Payload, Refusal, Session, Shift, Slot
 from holdfast.db.schedule_settings import ScheduleSettings
 from holdfast.engine.store import Store
@@ -53,6 +54,7 @@ class Known:
     snapshot: Json
     version: int | None
     hash: str | None
+    payload: Json
     now: datetime
     late: bool
 
@@ -78,7 +80,8 @@ async def observe(
     if known.late:
         return Observation(word="superseded")
     version = await _add_version(conn, place, known, payload)
-    found = diff(_shifts(known.snapshot), shifts(payload, settings.schedules_company_words))
+    company_words = settings.schedules_company_words
+    found = diff(_shifts(known.snapshot), shifts(payload, company_words))
     events, missing = record(
         found.changes,
         user_id=session.user_id,
@@ -93,7 +96,8 @@ async def observe(
     after = {"shifts": Jsonb([to_json(shift) for shift in found.snapshot]), "now": known.now}
     await conn.execute(queries.SNAPSHOT, place | after)
     today = _today(settings, known.now)
-    told = notices(events, threshold=settings.schedules_summary_threshold, today=today)
+    readable = with_accents(events, known.payload, payload, company_words)
+    told = notices(readable, threshold=settings.schedules_summary_threshold, today=today)
     for number, notice in enumerate(told):  # each a little later than the one before: that is their order
         await outbox.enqueue(conn, _item(notice), now=known.now + timedelta(microseconds=number))
     changed = version is not None or bool(events)

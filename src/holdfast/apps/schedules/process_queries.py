@@ -40,7 +40,7 @@ for update
 # millisecond: the messages of an observation are a microsecond apart, and never as many as fill it.
 DAY: LiteralString = """\
 select array(select i.id from schedule_ingest.capture_image as i where i.session_id = s.id) as images,
-    n.snapshot_payload as snapshot, d.current_version as version, v.payload_hash as hash,
+    n.snapshot_payload as snapshot, d.current_version as version, v.payload_hash as hash, v.payload,
     greatest(clock.now, case
         when n.updated_at <= clock.now + interval '1 day' then n.updated_at + interval '1 millisecond'
     end) as now,

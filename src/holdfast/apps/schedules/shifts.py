@@ -20,6 +20,11 @@ COMPANY_WORDS: tuple[str, ...] = ("ab", "hb", "stadservice", "stadtjanst", "stad
 
 # Three digits, two digits; a country may stand before them.
 _POSTAL_CODE = re.compile(r"(?:\bse?-)?(?<![0-9])([0-9]{3}) ?([0-9]{2})(?![0-9])", re.IGNORECASE)
+# The words from which `_type` reads a type, with their endings, in a clean name. `hem` also begins and ends
+# surnames (Hemström, Lundhem), so it counts only as a whole word or in a known compound.
+_TYPE_WORDS = re.compile(
+    r"-?(?:skola\w*|kontor\w*|\bhem(?:ma|met)?s?\b|\bhem(?:besok|hjalp|stad|tjanst|vard)\w*)-?", re.IGNORECASE
+)
 _LETTER = r"[^\W\d_]"
 _BETWEEN_LETTERS = re.compile(rf"(?<={_LETTER})[01](?={_LETTER})")
 _HYPHENS = {ord(sign): "-" for sign in "‐‒–—―−"}  # noqa: RUF001 that they look alike is the point
@@ -107,13 +112,17 @@ def customer_fingerprint(title: str, company_words: Sequence[str] = COMPANY_WORD
     return _customer(clean(title), _folded_words(tuple(company_words)))
 
 
-def clean(text: str) -> str:
+def clean(text: str, *, accents: bool = False) -> str:
     """A text without what readers of pictures get wrong: no accents, no other signs, one case.
+
+    With `accents` they stay, for people to read; what is compared or hashed has none.
 
     >>> clean("|ars  SJ0BERG-Öst (kontor) - O'Hara")
     "Lars Sjoberg-Ost Kontor O'hara"
     """
-    plain = without_accents(collapsed(text).translate(_SIGNS)).translate(_SIGNS)  # accents may hide signs
+    plain = collapsed(text).translate(_SIGNS)
+    if not accents:
+        plain = without_accents(plain).translate(_SIGNS)  # accents may hide signs
     kept = "".join(sign for sign in plain if sign.isalnum() or sign in " -'")
     kept = _BETWEEN_LETTERS.sub(lambda found: "o" if found[0] == "0" else "i", kept)
     words = (word for word in kept.split() if any(sign.isalnum() for sign in word))
@@ -190,6 +199,14 @@ def _type(text: str, place: Address) -> str:
     if "hem" in folded or (place.street and place.number):
         return "HOME_VISIT"
     return "UNKNOWN"
+
+
+def name_without_type(shift: Shift) -> str:
+    """Return the customer's name without the words of a type, in lower case.
+
+    `Askims Skola` and `Askimskontoret` are both `askims`.
+    """
+    return " ".join(_TYPE_WORDS.sub(" ", shift.customer_name).lower().split())
 
 
 def _without_company(name: str, company_words: frozenset[str]) -> str:
