@@ -162,8 +162,8 @@ def check(url: str, metadata: MetaData, schema: str | None = None) -> list[str]:
     """What is amiss, as sentences: revisions not applied, or else what differs from `metadata`.
 
     Tables that `metadata` does not know are the user's own and no difference. Alembic compares columns,
-    types, defaults, unique constraints, foreign keys and the columns of indexes; it does not compare checks,
-    predicates and triggers.
+    types, defaults, unique constraints, foreign keys and the columns of indexes; it does not compare
+    primary keys, checks, predicates and triggers.
     """
     with _transaction(url, schema) as connection:
         at = _revision(connection)
