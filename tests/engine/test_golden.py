@@ -118,7 +118,7 @@ ROOMS = re.compile(r"(^|/)(\w+_)?(sql|queries|tables)\.py$|^db/migrations/|^db/(
 # In a room of SQL every mention counts; elsewhere the schema as a name, or before a table's.
 # Two things are meant: the old table that a migration replaces, and everybody as a role.
 MEANT = re.compile(r"'public'|\bpublic\.jobs\b|from public'|to public$")
-MEANING = re.compile(r"/000[267]_|/restore_queries\.py$")
+MEANING = re.compile(r"/(000[267]|0010)_|/restore_queries\.py$")
 PUBLIC = {True: re.compile(r"(?i)\bpublic\b"), False: re.compile(r'(?i)^"?public"?$|\bpublic"?\.')}
 
 

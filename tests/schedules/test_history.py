@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from psycopg.sql import SQL, Identifier
 
 from holdfast import Settings
 from holdfast.apps.schedules import days, intake, verify
@@ -20,6 +21,7 @@ from holdfast.apps.schedules.intake import Picture
 from holdfast.apps.schedules.noise import noisy
 from holdfast.apps.schedules.values import Refusal
 from holdfast.db.pool import Connection
+from holdfast.errors import Conflict
 from runtime.support import until, until_true
 from schedules.kit import DAY, USER, WAITING, Stage, Stop, day, entry, stage
 
@@ -593,10 +595,16 @@ async def test_a_session_that_is_read_for_too_long_fails(
     assert vars(told)["error.stage"] == "ocr"
 
 
+@pytest.mark.parametrize("name", ["uq_capture_image_session_sequence", "AK_image_sequence"])
 async def test_a_number_that_another_service_takes_at_the_same_time_is_not_ours(
-    settings: Settings, conn: Connection, connect: Any
+    settings: Settings, conn: Connection, connect: Any, name: str
 ) -> None:
-    """S-3: our picture gets the next one."""
+    """S-3: our picture gets the next one, whatever name the owner has given the constraint."""
+    rename = "alter table schedule_ingest.capture_image rename constraint {} to {}"
+    own, key = Identifier("uq_capture_image_session_sequence"), Identifier("capture_image_r2_key_key")
+    if Identifier(name) != own:
+        await conn.execute(SQL(rename).format(own, Identifier(name)))
+        await conn.execute(SQL(rename).format(key, Identifier("AK_image_key")))
     async with stage(settings) as here:
         session = await here.capture(keys=["one"])
         watch = await connect()
@@ -616,6 +624,8 @@ async def test_a_number_that_another_service_takes_at_the_same_time_is_not_ours(
         await adding
         rows = await here.rows("select sequence, r2_key from schedule_ingest.capture_image order by 1")
         assert [(row["sequence"], row["r2_key"]) for row in rows] == [(1, "one"), (2, "theirs"), (3, "ours")]
+        with pytest.raises(Conflict, match="the picture of r2_key 'ours': is there already"):
+            await ours()
 
 
 async def test_what_the_database_refuses_each_time_fails_the_session(settings: Settings) -> None:

@@ -351,6 +351,8 @@ def test_the_triggers_are_those_of_the_rules_and_no_others(db: Database) -> None
     returns, back = "holdfast_session_returns", "(old.state = 'failed') AND (new.state = 'pending')"
     image, points = "holdfast_image_guard", "holdfast_version_points"
     pointer, notice = "holdfast_pointer_guard", "holdfast_notice_guard"
+    keep, setting = "holdfast_image_keep", "NULLIF(current_setting('holdfast.erasing', true), '')"
+    erasing = f"holdfast_erasing(({setting})::bigint)"
     wanted = {
         "capture_session": {
             guard: f"BEFORE UPDATE FOR EACH ROW WHEN ((old.state IS DISTINCT FROM new.state)) {guard}()",
@@ -359,7 +361,11 @@ def test_the_triggers_are_those_of_the_rules_and_no_others(db: Database) -> None
         "schedule_notification": {
             notice: f"BEFORE UPDATE FOR EACH ROW WHEN ((old.status IS DISTINCT FROM new.status)) {notice}()"
         },
-        "capture_image": {image: f"BEFORE INSERT OR UPDATE FOR EACH ROW {image}()"},
+        "capture_image": {
+            image: f"BEFORE INSERT OR UPDATE FOR EACH ROW {image}()",
+            keep: f"BEFORE DELETE FOR EACH ROW WHEN (({erasing} IS NOT TRUE)) {keep}()",
+            f"{keep}_all": f"BEFORE TRUNCATE FOR EACH STATEMENT {keep}()",
+        },
         "schedule_version": {
             order: f"BEFORE INSERT FOR EACH ROW {order}()",
             points: f"AFTER INSERT FOR EACH ROW {points}()",
@@ -390,6 +396,7 @@ def test_the_functions_have_a_fixed_search_path_and_those_with_their_owners_righ
         "erase(bigint)",
         "evict(timestamp with time zone,integer)",
         "holdfast_image_guard()",
+        "holdfast_image_keep()",
         "holdfast_session_returns()",
         "holdfast_version_guard()",
         "holdfast_version_points()",

@@ -69,6 +69,12 @@ CREATE TABLE schedule_ingest.schedule_notification (
   created_at timestamptz NOT NULL, sent_at timestamptz NULL);
 """
 
+CONSTRAINTS: LiteralString = """
+select r.relname, c.conname from pg_constraint as c join pg_class as r on r.oid = c.conrelid
+where c.connamespace = 'schedule_ingest'::regnamespace and c.contype in ('p', 'u', 'f', 'c')
+"""
+RENAME = SQL("alter table schedule_ingest.{table} rename constraint {old} to {new}")
+
 EVERYTHING: LiteralString = """
 select 'schema', nspname from pg_namespace where nspname = 'schedule_ingest'
 union all select 'relation', relname from pg_class where relnamespace = to_regnamespace('schedule_ingest')
@@ -168,6 +174,44 @@ def test_a_schema_made_by_them_and_one_made_by_us_are_the_same(
     empty.execute(THEIRS)
     migrate.upgrade(empty_database_url)
     assert dump(empty_database_url, "--no-comments") == dump(database_url, "--no-comments")
+
+
+def test_check_accepts_the_names_that_an_owner_gave_to_constraints(
+    empty: Database, empty_database_url: str
+) -> None:
+    """S-3, S-7: the contract names none; a unique index serves as well. What is missing is reported."""
+    empty.execute(THEIRS)
+    for table, name in empty.execute(CONSTRAINTS).fetchall():
+        empty.execute(
+            RENAME.format(table=Identifier(table), old=Identifier(name), new=Identifier("X" + name))
+        )
+    empty.execute(
+        'alter table schedule_ingest.capture_image drop constraint "Xcapture_image_r2_key_key";'
+        ' create unique index "IX_key" on schedule_ingest.capture_image (r2_key)'
+    )
+    migrate.upgrade(empty_database_url)
+    assert migrate.check(empty_database_url, metadata()) == []
+    empty.execute(
+        'drop index schedule_ingest."IX_key";'
+        ' create unique index "IX_key" on schedule_ingest.capture_image (r2_key) where sequence > 1;'
+        " alter table schedule_ingest.schedule_version"
+        ' drop constraint "Xschedule_version_session_id_key",'
+        ' drop constraint "Xschedule_version_session_id_fkey";'
+        ' alter table schedule_ingest.schedule_event drop constraint "Xuq_schedule_event_dedupe";'
+        " alter index schedule_ingest.uq_capture_image_message rename to ours;"
+        " alter table tasks rename constraint unique_idempotency_key to theirs"
+    )
+    assert sorted(migrate.check(empty_database_url, metadata())) == [
+        "IX_key on capture_image is not one of Holdfast's, or different",
+        "capture_image_r2_key_key on capture_image is missing or different",
+        "ours on capture_image is not one of Holdfast's, or different",
+        "schedule_version_session_id_fkey on schedule_version is missing or different",
+        "schedule_version_session_id_key on schedule_version is missing or different",
+        "theirs on tasks is not one of Holdfast's, or different",
+        "unique_idempotency_key on tasks is missing or different",
+        "uq_capture_image_message on capture_image is missing or different",
+        "uq_schedule_event_dedupe on schedule_event is missing or different",
+    ]
 
 
 def test_going_back_leaves_their_tables_as_they_were_with_every_row(

@@ -19,6 +19,7 @@ from psycopg.errors import (
     RaiseException,
     UniqueViolation,
 )
+from psycopg.sql import SQL, Identifier
 
 from conftest import Eventually
 from schedules import plain
@@ -26,6 +27,8 @@ from schedules.plain import MOVE, STATES, USER, WAITING, Database, scalar
 
 STATE: LiteralString = "select state::text from schedule_ingest.capture_session where id = %s"
 ERROR: LiteralString = "select error from schedule_ingest.capture_session where id = %s"
+
+DELETE: LiteralString = "delete from schedule_ingest.capture_image"
 
 # S-1: with the two edges of our own, and every state to itself, as a heartbeat leaves it.
 ALLOWED = {
@@ -188,6 +191,78 @@ def test_an_image_for_a_finished_session_is_refused(db: Database, state: str) ->
     advice = "begin another session" if state == "done" else "requeue the session first"
     with pytest.raises(RaiseException, match=f"{key} is {state}, and an image would .* read: {advice}"):
         plain.image(db, key)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_images_of_a_finished_session_cannot_be_deleted(db: Database, state: str) -> None:
+    """S-3: not by their owner either; an image of an open session can be withdrawn."""
+    key = plain.session(db)
+    plain.image(db, key)
+    if state == "done":
+        db.execute(MOVE, ["processing", key])
+    if state != "pending":
+        db.execute(MOVE, [state, key])
+    if state in ("pending", "processing"):
+        assert db.execute(DELETE).rowcount == 1
+        return
+    advice = "only schedule_ingest.erase" if state == "done" else "requeue the session first"
+    with pytest.raises(RaiseException, match=f"{key} is {state}, and its images .* deleted: {advice}"):
+        db.execute(DELETE)
+    with pytest.raises(RaiseException, match="capture_image is a record, and truncate is refused"):
+        db.execute("truncate schedule_ingest.capture_image")
+    if state == "failed":
+        db.execute(MOVE, ["pending", key])
+        assert db.execute(DELETE).rowcount == 1
+        return
+    assert scalar(db, "select schedule_ingest.erase(%s)", USER)["capture_image"] == 1
+
+
+def test_a_login_that_is_not_the_owner_cannot_delete_them_by_the_setting_of_erase(db: Database) -> None:
+    """S-3, S-57: and needs no right on sessions to be refused."""
+    key = plain.session(db, "processing")
+    plain.image(db, key)
+    db.execute(MOVE, ["done", key])
+    role = Identifier(f"deleter_{uuid4().hex}")
+    db.execute(SQL("create role {}").format(role))
+    try:
+        db.execute(SQL("grant usage on schema schedule_ingest to {}").format(role))
+        db.execute(SQL("grant select, delete on schedule_ingest.capture_image to {}").format(role))
+        db.execute(SQL("set role {}").format(role))
+        db.execute("set holdfast.erasing = '7'")
+        with pytest.raises(RaiseException, match="its images cannot be deleted"):
+            db.execute(DELETE)
+    finally:
+        db.execute(SQL("reset role; drop owned by {0}; drop role {0}").format(role))
+
+
+def test_a_session_that_its_owner_deletes_by_a_cascade_takes_its_images_along(db: Database) -> None:
+    """S-3: our own foreign key has no cascade; the owner of the tables may have one."""
+    db.execute(
+        "alter table schedule_ingest.capture_image drop constraint capture_image_session_id_fkey,"
+        " add foreign key (session_id) references schedule_ingest.capture_session on delete cascade"
+    )
+    key = plain.session(db, "processing")
+    plain.image(db, key)
+    db.execute(MOVE, ["done", key])
+    db.execute("delete from schedule_ingest.capture_session where id = %s", [key])
+    assert scalar(db, "select count(*) from schedule_ingest.capture_image") == 0
+
+
+def test_a_delete_that_comes_while_the_session_is_being_finished_waits_and_is_refused(
+    db: Database, second: Database, eventually: Eventually
+) -> None:
+    """S-3, S-19: what the finish has read stays."""
+    key = plain.session(db, "processing")
+    plain.image(db, key)
+    second.execute("select from schedule_ingest.capture_session where id = %s for update", [key])
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(db.info.dsn, password=db.info.password) as deleter:
+        deleting = pool.submit(deleter.execute, DELETE)
+        eventually(lambda: deleting.done() or db.execute(WAITING).fetchone() is not None)
+        second.execute(MOVE, ["done", key])
+        second.commit()
+        with pytest.raises(RaiseException, match="is done, and its images cannot be deleted"):
+            deleting.result(20)
+    assert scalar(db, "select count(*) from schedule_ingest.capture_image") == 1
 
 
 def test_an_image_of_no_session_is_refused(db: Database) -> None:

@@ -31,7 +31,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
 from alembic.util import CommandError
 from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy import Connection, MetaData, create_engine, text
+from sqlalchemy import Connection, Index, MetaData, Table, UniqueConstraint, create_engine, text
 from sqlalchemy.exc import DBAPIError, SAWarning
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateSchema
@@ -48,6 +48,10 @@ CONNECT_TIMEOUT = 10  # seconds, unless the URL says otherwise
 # A mark in the `info` of an index whose expression comes back in other words, as one with a collation does:
 # whether it is there is all that can be compared.
 UNREADABLE = "unreadable"
+
+# A mark in the `info` of a table that another service may have created, with names of its own for the unique
+# constraints: these are compared by their columns.
+NAMED_BY_OWNER = "named_by_owner"
 
 # Alembic's `op` and `context` are names of the whole process.
 _ALEMBIC = threading.Lock()
@@ -158,7 +162,8 @@ def check(url: str, metadata: MetaData, schema: str | None = None) -> list[str]:
     """What is amiss, as sentences: revisions not applied, or else what differs from `metadata`.
 
     Tables that `metadata` does not know are the user's own and no difference. Alembic compares columns,
-    types, defaults, constraints and the columns of indexes; it does not look at predicates and triggers.
+    types, defaults, unique constraints, foreign keys and the columns of indexes; it does not compare
+    primary keys, checks, predicates and triggers.
     """
     with _transaction(url, schema) as connection:
         at = _revision(connection)
@@ -357,7 +362,31 @@ def _differences(connection: Connection, metadata: MetaData) -> list[Any]:
     for entry in found:
         # Several changes of one column come as a list.
         changes.extend(cast("list[Any]", entry) if isinstance(entry, list) else [entry])
-    return [change for change in changes if _differs(change)]
+    return _without_renamed([change for change in changes if _differs(change)], metadata)
+
+
+def _without_renamed(changes: list[Any], metadata: MetaData) -> list[Any]:
+    """Leave out unique constraints that the owner of a table created under another name, or as an index."""
+    found = {key: change for change in changes if (key := _unique_key(change, "remove"))}
+    renamed: list[Any] = []
+    for change in changes:
+        key = _unique_key(change, "add_constraint")
+        if key in found and NAMED_BY_OWNER in metadata.tables[change[1].table.key].info:
+            renamed += [change, found[key]]
+    return [change for change in changes if change not in renamed]
+
+
+def _unique_key(change: Any, kind: str) -> tuple[str, frozenset[str]] | None:
+    """Return the table and the columns of a change of this kind, if it is about uniqueness of all rows."""
+    match change:
+        case (str(name), UniqueConstraint() as thing) if name.startswith(kind):
+            return thing.table.key, frozenset(thing.columns.keys())
+        case (str(name), Index(unique=True, table=Table() as table) as thing) if name.startswith(kind):
+            columns = frozenset(thing.columns.keys())
+            whole = not thing.dialect_options["postgresql"]["where"]
+            return (table.key, columns) if whole and len(columns) == len(thing.expressions) else None
+        case _:
+            return None
 
 
 def _differs(change: Any) -> bool:
@@ -381,9 +410,9 @@ def _tell(change: Any) -> str:
             return f"the column {table}.{column.name} is missing"
         case ("remove_column", _, table, column):
             return f"the column {table}.{column.name} is not one of Holdfast's"
-        case ("add_index" | "add_constraint", thing):
+        case ("add_index" | "add_constraint" | "add_fk", thing):
             return f"{thing.name} on {thing.table.name} is missing or different"
-        case ("remove_index" | "remove_constraint", thing):
+        case ("remove_index" | "remove_constraint" | "remove_fk", thing):
             return f"{thing.name} on {thing.table.name} is not one of Holdfast's, or different"
         case ("modify_nullable" | "modify_type" | "modify_default" as kind, _, table, column, *_):
             return f"the column {table}.{column} has another {kind.removeprefix('modify_')}"

@@ -19,7 +19,7 @@ from holdfast.engine.values import Item
 from holdfast.errors import Conflict, InvalidInput, NotFound
 
 Connection = AsyncConnection[Any]
-SEQUENCE, TRIES = "uq_capture_image_session_sequence", 5
+MAX_TRIES = 5
 KEY_LENGTH = 1024  # bytes, as much as object stores take
 
 
@@ -61,29 +61,35 @@ async def attach(
 
 async def _attach(conn: Connection, session: UUID, pictures: Sequence[Picture]) -> None:
     for picture in pictures:
-        row = {"session": session, "key": picture.r2_key, "message": picture.telegram_message_id}
         try:
-            await _attach_one(conn, row)
-        except UniqueViolation as error:
-            message = error.diag.constraint_name == "uq_capture_image_message"
-            what = f"message {picture.telegram_message_id}" if message else f"r2_key {picture.r2_key!r}"
-            raise Conflict(what=f"the picture of {what}", message="is there already") from None
+            await _attach_one(conn, session, picture)
         except Error as error:
             if refusal := refused(error):
                 raise refusal from None
             raise
 
 
-async def _attach_one(conn: Connection, row: dict[str, Any]) -> None:
-    """The next picture of a session; another service may take the same number at the same time."""
-    for number in range(TRIES):
+async def _attach_one(conn: Connection, session: UUID, picture: Picture) -> None:
+    """Insert the next picture of a session; another service may take the same number at the same time.
+
+    Which rule a row breaks is read from the table: the names of its constraints are the owner's.
+    """
+    row = {"session": session, "key": picture.r2_key, "message": picture.telegram_message_id}
+    for _ in range(MAX_TRIES):
         try:
             async with conn.transaction():
                 await conn.execute(queries.IMAGE, row)
                 return
-        except UniqueViolation as error:
-            if error.diag.constraint_name != SEQUENCE or number == TRIES - 1:
-                raise
+        except UniqueViolation:
+            async with conn.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(queries.TAKEN, row)
+                taken = await cursor.fetchone() or {}
+        if taken.get("key"):
+            raise Conflict(what=f"the picture of r2_key {picture.r2_key!r}", message="is there already")
+        if taken.get("message"):
+            what = f"the picture of message {picture.telegram_message_id}"
+            raise Conflict(what=what, message="is there already")
+    raise Conflict(what=f"the session {session}", message="gets pictures from others just now: try again")
 
 
 def _check(where: str, picture: Picture) -> None:

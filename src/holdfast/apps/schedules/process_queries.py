@@ -128,6 +128,15 @@ select %(session)s, coalesce(max(sequence), 0) + 1, %(key)s, %(message)s
 from schedule_ingest.capture_image where session_id = %(session)s
 """
 
+# What of a picture is taken; neither, if it was its number.
+TAKEN: LiteralString = """\
+select exists (select from schedule_ingest.capture_image where r2_key = %(key)s) as key,
+    exists (
+        select from schedule_ingest.capture_image
+        where session_id = %(session)s and telegram_message_id = %(message)s
+    ) as message
+"""
+
 # One after the other: each picture gets the next number.
 OPEN: LiteralString = """\
 select user_id, state::text as state from schedule_ingest.capture_session

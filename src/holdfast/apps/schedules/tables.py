@@ -42,6 +42,9 @@ capture_session_state = ENUM(
     metadata=metadata,
 )
 
+# To `holdfast db check`: the contract does not name the unique constraints, so their names are the owner's.
+NAMED_BY_OWNER = {"named_by_owner": True}
+
 
 def _session(name: str, *, unique: bool = False) -> Column[object]:
     return Column(name, Uuid, ForeignKey(f"{SCHEMA}.capture_session.id"), nullable=False, unique=unique)
@@ -100,6 +103,7 @@ capture_image = Table(
         postgresql_where=text("telegram_message_id is not null"),
     ),
     schema=SCHEMA,
+    info=NAMED_BY_OWNER,
 )
 
 day_schedule = Table(
@@ -130,6 +134,7 @@ schedule_version = Table(
     # ADDED: the record of a day
     Index("ix_schedule_version_day", "user_id", "schedule_date", text("created_at desc")),
     schema=SCHEMA,
+    info=NAMED_BY_OWNER,
 )
 
 day_snapshot = Table(
@@ -197,6 +202,7 @@ schedule_event = Table(
     Index("ix_schedule_event_day", "user_id", "schedule_date", text("detected_at desc")),
     Index("ix_schedule_event_session", "source_session_id"),
     schema=SCHEMA,
+    info=NAMED_BY_OWNER,
 )
 
 schedule_notification = Table(
