@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from cli.kit import COMMAND, Query, Run
+from conftest import Eventually
 from holdfast.cli.connections import Listener
 
 ServeLimited = Callable[..., tuple[str, Path]]
@@ -87,6 +88,52 @@ def test_half_sent_requests_shut_no_proper_one_out(serve: ServeLimited) -> None:
     assert told.count("connection limit of") == 1
     assert "Traceback" not in told
     assert len(told) < SMALL_LOG
+
+
+def unread(url: str) -> socket.socket:
+    """A connection that asks for far more than the system buffers, and reads nothing."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    connection.settimeout(30)
+    connection.connect((host, int(port)))
+    connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 30)
+    return connection
+
+
+def test_clients_that_do_not_read_shut_no_other_out(serve: ServeLimited, eventually: Eventually) -> None:
+    """At the limit they give way, as soon as the server has filled the buffers of the system."""
+    url, log = serve(256, HOLDFAST_API_CONNECTIONS="20", HOLDFAST_API_REQUEST_SECONDS="1h")
+
+    def is_healthy() -> bool:
+        try:
+            return httpx.get(f"{url}/healthz", timeout=60).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    flood = [unread(url) for _ in range(20)]
+    eventually(is_healthy)
+    assert all(is_healthy() for _ in range(5))
+    for connection in flood:
+        connection.close()
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_client_that_reads_nothing_for_a_while_is_closed(
+    serve: ServeLimited, eventually: Eventually
+) -> None:
+    url, log = serve(256, HOLDFAST_API_REQUEST_SECONDS="1s")
+    with unread(url) as connection:
+        eventually(lambda: "client read nothing for 1 s" in log.read_text())
+        assert received(connection).count(b"HTTP/1.1 200 OK") < 30
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_request_to_upgrade_is_answered_as_any_other_and_not_logged(serve: ServeLimited) -> None:
+    url, log = serve(4096)
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    assert httpx.get(f"{url}/healthz", headers=upgrade, timeout=60).status_code == 200
+    assert log.read_text() == ""
 
 
 def test_a_request_that_does_not_arrive_is_timed_out_and_one_that_has_is_not(

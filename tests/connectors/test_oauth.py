@@ -371,6 +371,8 @@ async def test_a_browser_gets_a_page_from_the_callback_and_a_program_gets_json(h
     assert (again.status_code, again.headers["content-type"]) == (400, "text/html; charset=utf-8")
     assert "not connected" in again.text
     assert "was used already" in again.text
+    unset = await browser.get(BACK.replace("shop", "github"), params={"state": "s", "code": "c"})
+    assert (unset.status_code, "HOLDFAST_" in unset.text) == (501, False)
     here.trade.grants_given = [Transient(message="shop answered 500")]
     failed = await browser.get(BACK, params={"state": await state(here), "code": "c"})
     assert (failed.status_code, "answered 500" in failed.text) == (502, True)

@@ -242,6 +242,16 @@ async def test_legacy_arrays_result_error_message_and_mixed_case_states_read_as_
         assert await legacy_records(conn, id="old-9") == []
 
 
+async def test_records_of_one_time_are_in_the_order_of_their_ids_whatever_the_column_is_called(
+    conn: Connection,
+) -> None:
+    """Y-43: pages are read one by one, and none may repeat a record."""
+    await conn.execute("create schema if not exists system")
+    await conn.execute("create table system.jobs_legacy (job_id text, created_at bigint)")
+    await conn.execute("insert into system.jobs_legacy values ('b', 1), ('c', 1), ('a', 1)")
+    assert [record.id for record in await legacy_records(conn)] == ["c", "b", "a"]
+
+
 async def test_without_an_old_table_there_are_no_old_records(conn: Connection) -> None:
     """Y-43: neither where the schema is there nor where it is not; the caller's transaction goes on."""
     async with conn.transaction():

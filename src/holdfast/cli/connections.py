@@ -1,10 +1,11 @@
-"""The connections of the web server: how many there may be, and how long a request may take to arrive.
+"""The connections of the web server: how many there may be, and how long a client may keep one waiting.
 
 uvicorn closes an idle connection only after its first response, and asyncio logs a traceback for every
 waiting connection when file descriptors run out. Here a request must arrive as a whole in time. At the
 limit the connection whose request has been arriving longest gives way to a new one, so that half-sent
-requests cannot shut others out, and a connection for which there is no descriptor is closed at once. A
-request that has arrived is never cut: long polls and streams last as long as they want.
+requests cannot shut others out; and if there is none, the one that has not read its response for longest. A
+connection for which there is no descriptor is closed at once. A request that has arrived is cut only if its
+client reads nothing of the response: long polls and streams last as long as they want.
 
 Needs the extra `server`.
 """
@@ -33,6 +34,7 @@ ACCEPT_QUEUE = 1024  # connections that the kernel keeps for us
 # connection is accepted until the one that gives way to it is closed.
 RESERVED_DESCRIPTORS = 64 + 6 * ACCEPT_BURST
 MIN_CONNECTIONS = 16
+CLOSE_SECONDS = 1.0  # for what was written last to reach a client whose connection is closed
 REPORT_SECONDS = 60.0  # between two log lines about the same trouble
 PHRASES = {408: b"Request Timeout", 503: b"Service Unavailable"}
 CODES = {408: problems.CODES[408], 503: problems.Unavailable.code}
@@ -113,11 +115,15 @@ def connection_limit(wanted: int, pooled: int) -> int:
 
 
 class Connections:
-    """The connections of one server whose request has not arrived yet, oldest first, and their limits."""
+    """The connections of one server that wait for their client, each kind oldest first, and their limits.
+
+    Of `arriving` the request has not arrived yet; `unread` have more to send than their client takes.
+    """
 
     def __init__(self, limit: int, request_seconds: float) -> None:
         self.limit, self.request_seconds = limit, request_seconds
         self.arriving: dict[HttpConnection, None] = {}
+        self.unread: dict[HttpConnection, None] = {}
 
 
 class HttpConnection(H11Protocol):
@@ -127,6 +133,7 @@ class HttpConnection(H11Protocol):
         super().__init__(**options)
         self._all = all_connections
         self._deadline: asyncio.TimerHandle | None = None
+        self._read_check: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -134,7 +141,10 @@ class HttpConnection(H11Protocol):
         if len(self.connections) > self._all.limit:
             _report(f"connection limit of {self._all.limit} reached; closed the one that waited longest")
             oldest = next(iter(self._all.arriving))  # this one, if all others have brought their request
-            oldest.give_up(503, "too many connections: try again later")
+            if oldest is self and self._all.unread:
+                next(iter(self._all.unread)).transport.abort()
+            else:
+                oldest.give_up(503, "too many connections: try again later")
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -146,6 +156,7 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
+        self._forget_unread()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -161,6 +172,36 @@ class HttpConnection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _should_upgrade(self) -> bool:
+        return False  # and no line in the log for each request that asks for it
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._all.unread[self] = None
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._forget_unread()
+
+    def _expect_reading(self) -> None:
+        seconds, size = self._all.request_seconds, self.transport.get_write_buffer_size()
+        self._read_check = self.loop.call_later(seconds, self._check_reading, size)
+
+    def _check_reading(self, size: int) -> None:
+        """Close the connection of a client that has read nothing since so many bytes were waiting for it."""
+        if self.transport.get_write_buffer_size() < size:
+            self._expect_reading()
+        else:
+            _report(f"closed a connection whose client read nothing for {self._all.request_seconds:g} s")
+            self.transport.abort()
+
+    def _forget_unread(self) -> None:
+        self._all.unread.pop(self, None)
+        if self._read_check is not None:
+            self._read_check.cancel()
+            self._read_check = None
 
     def _expire(self) -> None:
         seconds = self._all.request_seconds
@@ -181,3 +222,4 @@ class HttpConnection(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+        self.loop.call_later(CLOSE_SECONDS, self.transport.abort)  # its client may not read

@@ -141,7 +141,10 @@ class Settings(SystemSettings, ScheduleSettings, SyncSettings):
         "connections that `holdfast serve` has open at once; less where the system allows fewer descriptors",
     )
     api_request_seconds: float = setting(
-        parsers.seconds, 30.0, "how long a request, with its body, may take to arrive; then it gets 408"
+        parsers.seconds,
+        30.0,
+        "how long a request, with its body, may take to arrive (then it gets 408), and a client may"
+        " read nothing of a response",
     )
     tenant_max_priority: int = setting(
         parsers.at_least(0),

@@ -10,6 +10,7 @@ RECORDS: LiteralString = """
 select told.record
 from {table} as t, lateral (select to_jsonb(t.*) as record) as told
 where %(id)s::text is null or told.record ->> 'id' = %(id)s or told.record ->> 'job_id' = %(id)s
-order by told.record -> 'created_at' desc nulls last, told.record ->> 'id' desc
+order by told.record -> 'created_at' desc nulls last,
+    coalesce(told.record ->> 'id', told.record ->> 'job_id') desc, told.record desc
 limit %(limit)s
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,6 +15,8 @@ from holdfast.apps.connectors.catalogue import slug_of
 from holdfast.apps.connectors.routes.common import TAG, ProviderName, Service, problems, tenant_of
 from holdfast.dashboard import dress
 from holdfast.errors import HoldfastError
+
+log = logging.getLogger("holdfast.connectors")
 
 router = APIRouter(prefix="/connectors", tags=[TAG])
 open_router = APIRouter(prefix="/api/connectors", tags=[TAG])
@@ -59,7 +62,11 @@ async def callback(
         if not html or failure.status == 500:
             raise
         title, advice = "The account was not connected", "Start again in the application you came from."
-        return _page(request, failure.status, title=title, detail=str(failure), advice=advice)
+        detail = str(failure)
+        if failure.status == 501:  # which setting is missing is no business of the public
+            log.error("%s: no account can be connected: %s", provider, failure)
+            detail, advice = "This provider is not set up", "Tell whoever runs the application."
+        return _page(request, failure.status, title=title, detail=detail, advice=advice)
     if html:
         name = service.provider(slug_of(provider)).display_name
         detail = f"the account {link.display_name or link.external_id} is connected"
