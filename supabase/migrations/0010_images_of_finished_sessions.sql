@@ -22,7 +22,7 @@ begin
         raise exception using message = 'capture_image is a record, and truncate is refused: only '
             || 'images of open sessions can be deleted, row by row';
     end if;
-    select state into found_in from schedule_ingest.capture_session where id = old.session_id for key share;
+    select state into found_in from schedule_ingest.capture_session where id = old.session_id for share;
     if found_in in ('done', 'failed') then
         raise exception using message = 'the capture session ' || old.session_id || ' is ' || found_in
             || ', and its images cannot be deleted: ' || case found_in

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -127,6 +128,24 @@ def test_a_client_that_reads_nothing_for_a_while_is_closed(
         eventually(lambda: "client read nothing for 1 s" in log.read_text())
         assert received(connection).count(b"HTTP/1.1 200 OK") < 30
     assert "Traceback" not in log.read_text()
+
+
+def test_a_client_that_reads_slowly_gets_all_of_a_response_that_was_long_since_written(
+    serve: ServeLimited,
+) -> None:
+    """It takes several times as long as a request may take to arrive."""
+    url, log = serve(256, HOLDFAST_API_CONNECTIONS="16", HOLDFAST_API_REQUEST_SECONDS="1s")
+    with unread(url) as connection:
+        connection.settimeout(60)
+        found = b""
+        began = time.monotonic()
+        while found.count(b"HTTP/1.1 200 OK") < 30 or time.monotonic() - began < 3:
+            piece = connection.recv(100_000)
+            assert piece, found[-200:]
+            found += piece
+            if time.monotonic() - began < 3:
+                time.sleep(0.01)  # the client is slow: that is the point
+    assert "read nothing" not in log.read_text()
 
 
 def test_a_request_to_upgrade_is_answered_as_any_other_and_not_logged(serve: ServeLimited) -> None:

@@ -284,6 +284,21 @@ async def test_rows_in_conflict_hold_no_slot_and_count_after_a_while(
     assert await one(conn, "select last_error_code from job where type = 'conflicts'") == "LockNotAvailable"
 
 
+async def test_a_worker_that_runs_until_it_is_idle_waits_for_rows_that_met_a_conflict(
+    settings: Settings, conn: Connection
+) -> None:
+    async with Holdfast(settings) as app:
+
+        @app.handler("once", ledger="job")
+        async def once(ctx: Context) -> None:
+            if ctx.fence == 1:
+                raise psycopg.errors.LockNotAvailable
+
+        await app.enqueue("job", "once", tenant=UUID(int=1))
+        await drain(app, ledgers=["job"])
+    assert await column(conn, "select status::text from job") == ["succeeded"]
+
+
 async def test_an_error_of_another_library_is_no_conflict_by_its_name(
     settings: Settings, conn: Connection
 ) -> None:

@@ -254,11 +254,10 @@ def test_a_delete_that_comes_while_the_session_is_being_finished_waits_and_is_re
     """S-3, S-19: what the finish has read stays."""
     key = plain.session(db, "processing")
     plain.image(db, key)
-    second.execute("select from schedule_ingest.capture_session where id = %s for update", [key])
+    second.execute(MOVE, ["done", key])
     with ThreadPoolExecutor(1) as pool, psycopg.connect(db.info.dsn, password=db.info.password) as deleter:
         deleting = pool.submit(deleter.execute, DELETE)
         eventually(lambda: deleting.done() or db.execute(WAITING).fetchone() is not None)
-        second.execute(MOVE, ["done", key])
         second.commit()
         with pytest.raises(RaiseException, match="is done, and its images cannot be deleted"):
             deleting.result(20)

@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import logging
+import math
 import os
 import resource
 import socket
+import sys
+import termios
 import time
 from contextlib import suppress
 from typing import Any
@@ -34,6 +38,8 @@ ACCEPT_QUEUE = 1024  # connections that the kernel keeps for us
 # connection is accepted until the one that gives way to it is closed.
 RESERVED_DESCRIPTORS = 64 + 6 * ACCEPT_BURST
 MIN_CONNECTIONS = 16
+READ_CHECK_SECONDS = 1.0  # between two looks whether a client reads
+STALLED_SECONDS = 5.0  # without reading, after which a connection gives way at the limit
 CLOSE_SECONDS = 1.0  # for what was written last to reach a client whose connection is closed
 REPORT_SECONDS = 60.0  # between two log lines about the same trouble
 PHRASES = {408: b"Request Timeout", 503: b"Service Unavailable"}
@@ -117,13 +123,14 @@ def connection_limit(wanted: int, pooled: int) -> int:
 class Connections:
     """The connections of one server that wait for their client, each kind oldest first, and their limits.
 
-    Of `arriving` the request has not arrived yet; `unread` have more to send than their client takes.
+    Of `arriving` the request has not arrived yet. `unread` have more to send than is buffered for a client;
+    with the time at which it last took something.
     """
 
     def __init__(self, limit: int, request_seconds: float) -> None:
         self.limit, self.request_seconds = limit, request_seconds
         self.arriving: dict[HttpConnection, None] = {}
-        self.unread: dict[HttpConnection, None] = {}
+        self.unread: dict[HttpConnection, float] = {}
 
 
 class HttpConnection(H11Protocol):
@@ -141,8 +148,9 @@ class HttpConnection(H11Protocol):
         if len(self.connections) > self._all.limit:
             _report(f"connection limit of {self._all.limit} reached; closed the one that waited longest")
             oldest = next(iter(self._all.arriving))  # this one, if all others have brought their request
-            if oldest is self and self._all.unread:
-                next(iter(self._all.unread)).transport.abort()
+            stalled, since = next(iter(self._all.unread.items()), (self, math.inf))
+            if oldest is self and time.monotonic() - since > STALLED_SECONDS:
+                stalled.transport.abort()
             else:
                 oldest.give_up(503, "too many connections: try again later")
 
@@ -161,7 +169,8 @@ class HttpConnection(H11Protocol):
 
     def _watch(self) -> None:
         """Begin to wait for a request, or stop to, as the connection is now."""
-        if self.transport.is_closing() or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+        waits = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and self not in self._all.unread
+        if self.transport.is_closing() or not waits:
             self._forget()
         elif self._deadline is None:
             self._all.arriving[self] = None
@@ -178,24 +187,34 @@ class HttpConnection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._all.unread[self] = None
+        self._forget()
+        self._all.unread[self] = time.monotonic()
         self._expect_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._forget_unread()
+        self._watch()
 
     def _expect_reading(self) -> None:
-        seconds, size = self._all.request_seconds, self.transport.get_write_buffer_size()
-        self._read_check = self.loop.call_later(seconds, self._check_reading, size)
+        self._read_check = self.loop.call_later(READ_CHECK_SECONDS, self._check_reading, self._unread_bytes())
 
-    def _check_reading(self, size: int) -> None:
-        """Close the connection of a client that has read nothing since so many bytes were waiting for it."""
-        if self.transport.get_write_buffer_size() < size:
+    def _check_reading(self, before: int) -> None:
+        """Note whether the client has read anything since so many bytes waited; close if not for too long."""
+        now = time.monotonic()
+        if self._unread_bytes() < before:
+            del self._all.unread[self]  # to the end: it is the last of those that read nothing
+            self._all.unread[self] = now
+        if now - self._all.unread[self] < self._all.request_seconds:
             self._expect_reading()
         else:
             _report(f"closed a connection whose client read nothing for {self._all.request_seconds:g} s")
             self.transport.abort()
+
+    def _unread_bytes(self) -> int:
+        """The bytes that the client has not taken, here and in the system's buffer."""
+        queued = fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4))
+        return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 
     def _forget_unread(self) -> None:
         self._all.unread.pop(self, None)

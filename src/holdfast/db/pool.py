@@ -42,6 +42,7 @@ KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
+SERVER_KEEPALIVES = ("keepalives_idle", "keepalives_interval", "keepalives_count")
 
 SESSION_NAME_BYTES = 63  # what the server keeps of an application_name
 WORKER_ID_CHARS = (
@@ -211,6 +212,8 @@ def _options(settings: Settings) -> list[str]:
         "plan_cache_mode": "force_custom_plan",
         "statement_timeout": round(settings.db_statement_timeout_seconds * 1000) or 1,
         "idle_in_transaction_session_timeout": round(settings.db_idle_in_transaction_seconds * 1000) or 1,
+        # The server notices, too, that the other end is gone, and releases what the session has locked.
+        **{f"tcp_{name}": KEEPALIVES[name] for name in SERVER_KEEPALIVES},
     }
     if settings.schema:
         pins["search_path"] = settings.schema

@@ -94,6 +94,7 @@ async def _terminate_sessions(conn: Connection, workers: Sequence[str]) -> None:
     for pid, login, name in await (await conn.execute(queries.SESSIONS, params)).fetchall():
         try:
             async with conn.transaction():
+                await conn.execute(queries.LOOK_AGAIN)
                 done = await conn.execute(queries.TERMINATE, {"pid": pid, "name": name})
             if await done.fetchone() == (True,):
                 log.warning("terminated session %d (%s) of a removed worker", pid, name)

@@ -203,7 +203,8 @@ class Pump:
     async def _rest(self) -> None:
         """Waits until there is a reason for a turn: an end, a ring, or the time to poll."""
         if not self._wake.is_set():
-            if not self.running and not self.moves and not self.blocked:
+            put_off = time.monotonic() < self.runner.put_off_until + self.poll  # and then a turn
+            if not self.running and not self.moves and not self.blocked and not put_off:
                 self.idle.set()
             try:
                 async with asyncio.timeout(self._until_next()):

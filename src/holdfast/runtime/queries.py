@@ -95,6 +95,9 @@ where a.datname = current_database() and a.pid <> pg_backend_pid()
 order by a.pid
 """
 
+# So that the next statement sees the sessions as they are now, and not as they were at the first look.
+LOOK_AGAIN: LiteralString = "select pg_stat_clear_snapshot()"
+
 # Without a wait for its end, which is asked for every 100 ms only.
 TERMINATE: LiteralString = """
 select pg_terminate_backend(pid) from pg_stat_activity where pid = %(pid)s and application_name = %(name)s

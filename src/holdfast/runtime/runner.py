@@ -91,6 +91,7 @@ class Runner:
         self.tally = tally
         self._pause = FIRST_PAUSE
         self._conflicts: dict[Any, int] = {}  # by row
+        self.put_off_until = 0.0  # on the monotonic clock: when the last row is due again that met a conflict
 
     async def run(self, claim: Claimed, context: Context, finishing: Finishing) -> Move | None:
         """What is still to be written when the handler has answered; None: nothing, it has been."""
@@ -141,6 +142,7 @@ class Runner:
             await self._wait(finishing)
             return Move(verb="release", claim=claim, fault=fault)
         delay = min(FIRST_PAUSE * 2 ** (self._conflicts[claim.id] - 1), LAST_DELAY)
+        self.put_off_until = max(self.put_off_until, time.monotonic() + delay)
         return Move(verb="snooze", claim=claim, delay=delay, fault=fault)
 
     def crashed(self, claim: Claimed, error: BaseException) -> Move:

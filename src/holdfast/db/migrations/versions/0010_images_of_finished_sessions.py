@@ -9,9 +9,10 @@ from alembic import op
 revision = "0010"
 down_revision = "0009"
 
-# The lock is that of an insert: a delete either comes before the finish, which then finds the image gone, or
-# waits for the finish and is refused. A session that is missing was deleted in this transaction, by an owner
-# whose foreign key cascades. The function runs as its owner: the caller may have no right to read sessions.
+# The lock meets every UPDATE of the session: a delete either comes before the finish, which then finds the
+# image gone, or waits for the finish and is refused. A session that is missing was deleted in this
+# transaction, by an owner whose foreign key cascades. The function runs as its owner: the caller may have no
+# right to read sessions.
 KEEP = """
 create or replace function schedule_ingest.holdfast_image_keep() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $body$
@@ -22,7 +23,7 @@ begin
         raise exception using message = 'capture_image is a record, and truncate is refused: only '
             || 'images of open sessions can be deleted, row by row';
     end if;
-    select state into found_in from schedule_ingest.capture_session where id = old.session_id for key share;
+    select state into found_in from schedule_ingest.capture_session where id = old.session_id for share;
     if found_in in ('done', 'failed') then
         raise exception using message = 'the capture session ' || old.session_id || ' is ' || found_in
             || ', and its images cannot be deleted: ' || case found_in
