@@ -21,7 +21,8 @@ from holdfast.apps.schedules.canonical import canonical, payload_hash
 from holdfast.apps.schedules.diff import diff
 from holdfast.apps.schedules.events import record
 from holdfast.apps.schedules.messages import notices
-from holdfast.apps.schedules.shifts import shifts, to_json
+from holdfast.apps.schedules.shifts import COMPANY_WORDS, shifts, to_json
+from holdfast.apps.schedules.spelling import with_accents
 from holdfast.apps.schedules.values import Notice, Payload, Shift, Slot
 
 DAYS = ("2030-03-04", "2030-03-05", "2030-03-06")  # far ahead: of each change there is a message
@@ -174,6 +175,7 @@ def told(user: int, day: str, versions: Sequence[Version]) -> tuple[list[Told], 
     taken: dict[Slot, UUID] = {}
     found: list[Told] = []
     when = date.fromisoformat(day)
+    payload: Payload | None = None
     for version in versions:
         change = diff(known, shifts(version.payload))
         events, missing = record(
@@ -194,13 +196,14 @@ def told(user: int, day: str, versions: Sequence[Version]) -> tuple[list[Told], 
             ): version.session_id
             for event in events
         }
-        known = change.snapshot
+        readable = with_accents(events, payload, version.payload, COMPANY_WORDS)
+        known, payload = change.snapshot, version.payload
         found.append(
             Told(
                 session_id=version.session_id,
                 at=version.created_at,
                 events=frozenset(event.id for event in events),
-                notices=notices(events, threshold=THRESHOLD, today=None),
+                notices=notices(readable, threshold=THRESHOLD, today=None),
             )
         )
     return found, [to_json(shift) for shift in known]
