@@ -227,6 +227,12 @@ async def test_a_worker_for_some_kinds_leaves_the_others_alone(app: Holdfast, co
     assert states == ["completed", "pending", "pending"]
 
 
+async def test_a_row_of_a_kind_that_is_named_twice_is_claimed_once(app: Holdfast, conn: Connection) -> None:
+    rows = [await add(app, "mine") for _ in range(2)]
+    claims = await app.store("tasks").claim(conn, "w", 10, kinds=["mine", "mine"])
+    assert sorted(claim.id for claim in claims) == sorted(rows)
+
+
 async def test_a_batch_begins_in_the_order_of_the_claim(app: Holdfast) -> None:
     """T-9, T-11: priority first, then age."""
     begun: list[int] = []

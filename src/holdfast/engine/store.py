@@ -123,7 +123,7 @@ class Store(Orders):
             "owner": token,
             "worker": owner,
             "limit": limit,
-            "kinds": None if kinds is None else list(kinds),
+            "kinds": None if kinds is None else list(dict.fromkeys(kinds)),
             "queues": list(dict.fromkeys(queues)),
             "in_hand": list(in_hand),
             "detail": json.dumps({"worker": owner}),
