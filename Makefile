@@ -18,7 +18,7 @@ OLDEST := $(addprefix tests/engine/test_,conformance.py looks.py plans.py turn.p
 NEWEST := $(addprefix tests/runtime/test_,handlers.py jobs.py odd.py stop.py worker.py) \
 	tests/schedules/test_delivery.py tests/test_exactly_once.py tests/test_callers_with_real_libraries.py
 
-.PHONY: help up install test test-newest test-oldest test-browser screenshots test-soak check format lint types imports fix sql bench bench-overview bench-schedules bench-system clean
+.PHONY: help up install test test-newest test-oldest test-browser screenshots mutants test-soak check format lint types imports fix sql bench bench-overview bench-schedules bench-system clean
 help: ## List these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -41,6 +41,9 @@ test-browser: $(STAMP)-test ## Use the dashboard in a real browser (Debian's chr
 
 screenshots: $(STAMP)-test ## Make the pictures of docs/dashboard.md anew
 	HOLDFAST_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
+mutants: $(STAMP)-test ## Show that the tests find each known defect of tests/mutants; ARGS=engine limits it
+	$(BIN)/python tests/mutants/run.py $(ARGS)
 
 test-soak: $(STAMP)-test ## The tests that take minutes
 	$(BIN)/python -m pytest -m soak $(ARGS)
