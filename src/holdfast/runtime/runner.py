@@ -102,7 +102,7 @@ class Runner:
                 return None
             if context.finished and not isinstance(ending, Crashed):
                 ending = Crashed(code="COMMIT_FAILED", message="the handler's transaction did not commit")
-            if isinstance(ending, Crashed) and self._is_free(claim, ending.sqlstate):
+            if isinstance(ending, Crashed) and self._is_uncounted_conflict(claim, ending.sqlstate):
                 return await self._release(claim, finishing, ending.message)
             move = self._decide(handler, claim, self._advised(ending, finishing))
             if move.then or (finishing.conn is not None and move.verb in ("finish", "snooze")):
@@ -119,7 +119,7 @@ class Runner:
     def _releases(self) -> bool:
         return bool(self.ledger.lifecycle.of("release"))
 
-    def _is_free(self, claim: Claimed, sqlstate: str | None) -> bool:
+    def _is_uncounted_conflict(self, claim: Claimed, sqlstate: str | None) -> bool:
         """Whether a run that ended by this costs no attempt. Counts the conflicts of the row."""
         met = self._conflicts.pop(claim.id, 0)
         if sqlstate not in CONFLICTS or not self._releases or met == MAX_CONFLICTS:
@@ -214,7 +214,7 @@ class Runner:
         except ClaimLost:
             raise
         except (psycopg.Error, HoldfastError) as error:
-            if isinstance(error, psycopg.Error) and self._is_free(move.claim, error.sqlstate):
+            if isinstance(error, psycopg.Error) and self._is_uncounted_conflict(move.claim, error.sqlstate):
                 return await self._release(move.claim, finishing, f"{type(error).__name__}: {error}")
             if passes(error) and self._releases and not self.ledger.lifecycle.of("retry"):
                 # It is no fault of the row, which has one run: given back, unless it was written after all.

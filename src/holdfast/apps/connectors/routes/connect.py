@@ -63,9 +63,9 @@ async def callback(
             raise
         title, advice = "The account was not connected", "Start again in the application you came from."
         detail = str(failure)
-        if failure.status == 501:  # which setting is missing is no business of the public
+        if failure.status == 501:  # the missing setting is for the log, not for the public
             log.error("%s: no account can be connected: %s", provider, failure)
-            detail, advice = "This provider is not set up", "Tell whoever runs the application."
+            detail, advice = "This provider is not set up", "Ask the operator of the application."
         return _page(request, failure.status, title=title, detail=detail, advice=advice)
     if html:
         name = service.provider(slug_of(provider)).display_name
